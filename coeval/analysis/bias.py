@@ -14,11 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.judge_fit import about_means
 from coeval.analysis.statistics import Floats, jackknife, pearson, share_limits
 from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, toned
 from coeval.analysis.units import LoadedRun
@@ -247,8 +248,7 @@ def family_rows(loaded: LoadedRun) -> tuple[_FamilyRow, ...]:
 def _without_self_peers(loaded: LoadedRun) -> Floats:
     """Return the matrix of scores (P, J) without those that a student gave itself."""
     # A peer's scores of its own answers may be biased themselves.
-    judges = loaded.matching("judge", "student")
-    return np.where(loaded.pairs.student[:, None] == judges, np.nan, loaded.pairs.scores)
+    return np.where(loaded.pairs.student[:, None] == loaded.student_codes("judge"), np.nan, loaded.pairs.scores)
 
 
 class _Lead(NamedTuple):
@@ -306,8 +306,10 @@ def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> _V
     scored = np.flatnonzero(n)
     scores, tokens = sums[scored] / n[scored], loaded.tokens[scored]
     datapoint = loaded.response_datapoint[scored]
-    # An item that needs long answers plays no part: its means are taken out of both.
-    x, y = _within(tokens, datapoint), _within(scores, datapoint)
+    # An item that needs long answers plays no part: its means are taken out of both. Rounding alone is no difference.
+    groups = np.unique(datapoint, return_inverse=True)[1]
+    rests = (about_means(values, groups, len(scored)) for values in (tokens, scores))
+    x, y = (np.where(np.abs(rest) < 1e-12, 0.0, rest) for rest in rests)
     within = pearson(x, y)
     lower = upper = None
     if within is not None:
@@ -322,10 +324,3 @@ def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> _V
         lower=lower,
         upper=upper,
     )
-
-
-def _within(values: Floats, groups: npt.NDArray[Any]) -> Floats:
-    """Subtract the mean of its group from each value; what is only rounding becomes 0."""
-    codes = np.unique(groups, return_inverse=True)[1]
-    rest: Floats = values - (np.bincount(codes, values) / np.bincount(codes))[codes]
-    return np.where(np.abs(rest) < 1e-12, 0.0, rest)

@@ -289,8 +289,8 @@ def slices(loaded: LoadedRun, *, by_factor: bool = True) -> Columns[SliceRow]:
             "mean": np.where(has_scores, means.mean[chosen], np.nan),
             "sd": np.where(has_scores, means.sd[chosen], np.nan),
             **{name: levels[:, place] for place, name in enumerate(("high", "medium", "low"))},
-            "is_self_judging": loaded.matching("judge", "student")[codes["judge"]] == codes["student"],
-            "is_self_teaching": loaded.matching("teacher", "student")[codes["teacher"]] == codes["student"],
+            "is_self_judging": loaded.student_codes("judge")[codes["judge"]] == codes["student"],
+            "is_self_teaching": loaded.student_codes("teacher")[codes["teacher"]] == codes["student"],
         },
     )
 

@@ -270,8 +270,7 @@ def _posterior(
     table: ScoreTable, judges: JudgeFit, counts: Mask, solution: _Solution, variance: float
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of each answer's quality, (R,)."""
-    safe = np.where(judges.noise > 0, judges.noise, 1.0)
-    b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)
+    b = judges.evidence
     prior = np.nan_to_num(solution.theta)[table.student] + solution.item[table.item]
     severity = np.nan_to_num(solution.severity)[table.task]
     expected = severity + judges.sharpness * prior[:, None] + table.length[:, None] * judges.excess

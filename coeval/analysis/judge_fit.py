@@ -90,7 +90,7 @@ def score_table(loaded: LoadedRun) -> ScoreTable:
         item=item,
         task=pairs.task[first],
         scores=scores,
-        own=student[:, None] == loaded.matching("judge", "student"),
+        own=student[:, None] == loaded.student_codes("judge"),
         length=length,
         cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
         items=items,
@@ -118,6 +118,12 @@ class JudgeFit:
         """Information on quality in one score, (J,)."""
         safe = np.where(self.noise > 0, self.noise, 1.0)
         return np.where(self.noise > 0, self.sharpness**2 / safe, 0.0)
+
+    @property
+    def evidence(self) -> Floats:
+        """Weight of a score in the estimate of quality, l / sigma^2."""
+        safe = np.where(self.noise > 0, self.noise, 1.0)
+        return np.where(self.noise > 0, self.sharpness / safe, 0.0)
 
     @property
     def excess(self) -> Floats:

@@ -157,7 +157,7 @@ def bias_tests(loaded: LoadedRun) -> tuple[BiasTest, ...]:
 def _preferences(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
     from coeval.analysis.bias import family_of
 
-    own = loaded.matching("judge", "student")[:, None] == np.arange(len(loaded.students))
+    own = loaded.student_codes("judge")[:, None] == np.arange(len(loaded.students))
     yield from _of_cells(fit, own, own, SELF)
     judges = [family_of(loaded.info.model_id(name, "judge")) for name in loaded.judges]
     students = [family_of(loaded.info.model_id(name, "student")) for name in loaded.students]
@@ -306,8 +306,7 @@ def _blunt(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
     cross, count = grouped(cross), grouped(count)
     if len(cross) < _MIN_CLUSTERS_FOR_TEST:
         return
-    safe = np.where(judges.noise > 0, judges.noise, 1.0)
-    b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)
+    b = judges.evidence
     for judge in range(len(b)):
         others = b * (np.arange(len(b)) != judge)
         if not count[:, judge, others > 0].any() or float((others * judges.sharpness).sum()) <= 0:

@@ -37,7 +37,7 @@ from coeval.analysis.units import (
     Units,
     positions,
 )
-from coeval.storage.records import is_failed, now, read_json, read_records
+from coeval.storage.records import is_failed, now, read_json
 from p2l.common.files import atomic_path
 
 
@@ -380,15 +380,14 @@ def _benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -
 def _texts(loaded: LoadedRun, ids: set[str]) -> dict[str, dict[str, Any]]:
     """Read prompt, reference and attributes of some items again, since memory holds attributes as text alone."""
     texts = {}
-    for path in loaded.run.record_files("data_generation"):
-        for record in read_records(path):
-            if record.get("id") in ids and not is_failed(record) and "prompt" in record:
-                attributes = record.get("sampled_target_attributes")
-                texts[record["id"]] = {
-                    "prompt": record["prompt"],
-                    "reference_response": str(record.get("reference_response") or ""),
-                    "sampled_target_attributes": attributes if isinstance(attributes, dict) else {},
-                }
+    for record in loaded.run.read("data_generation"):
+        if record.get("id") in ids and not is_failed(record) and "prompt" in record:
+            attributes = record.get("sampled_target_attributes")
+            texts[record["id"]] = {
+                "prompt": record["prompt"],
+                "reference_response": str(record.get("reference_response") or ""),
+                "sampled_target_attributes": attributes if isinstance(attributes, dict) else {},
+            }
     return texts
 
 

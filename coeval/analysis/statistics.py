@@ -1,12 +1,9 @@
 """Statistics of scores: agreement of raters, means of groups, intervals and tests that hold with few prompts.
 
 * Cohen's kappa over three levels, (p_o - p_e) / (1 - p_e); quadratic: disagreement weighed by the squared distance.
-* Krippendorff's alpha, 1 - D_o / D_e. With the squared difference it needs only sums: within a unit of m values,
-  sum of squared differences over ordered pairs = 2 (m sum x^2 - (sum x)^2). The ordinal form is the same on mid-ranks,
-  since the ordinal distance of two values is the difference of their mid-ranks.
+* Krippendorff's alpha, 1 - D_o / D_e.
 * ICC(2,1) and ICC(2,k): two-way random effects, absolute agreement (Shrout and Fleiss 1979).
-* Spearman's rho is Pearson's r of mid-ranks; Kendall's tau-b is counted in a
-  table of the values.
+* Spearman's rho is Pearson's r of mid-ranks; Kendall's tau-b is counted in a table of the values.
 
 None is what has no value: no data, or raters that never vary. Shapes: N units, J raters.
 """
@@ -59,12 +56,14 @@ def alpha_columns(scores: Floats, *, ordinal: bool = False) -> Floats:
     paired = ~np.isnan(scores)
     paired &= (paired.sum(axis=1) > 1)[:, None]
     values = scores.astype(np.float64)
-    if ordinal:
+    if ordinal:  # the ordinal distance of two values is the difference of their mid-ranks
         values = np.full(scores.shape, np.nan)
         values[paired] = mid_ranks(scores[paired])
     if paired.any():
         values = values - values[paired].mean()  # sums of squares of small numbers lose fewer digits
     values = np.where(paired, values, 0.0)
+    # Squared differences need only sums: within a unit of m values those over ordered pairs add up to
+    # 2 (m sum x^2 - (sum x)^2).
     m, total, squares = paired.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
     return np.stack([2.0 * (m * squares - total**2) / np.maximum(m - 1, 1), m, total, squares], axis=1)
 
@@ -124,7 +123,7 @@ def kendall(one: Floats, other: Floats) -> float | None:
         return None
     a, a_codes = np.unique(one, return_inverse=True)
     b, b_codes = np.unique(other, return_inverse=True)
-    if len(a) * len(b) > _MAX_TABLE_CELLS:
+    if len(a) * len(b) > _MAX_TABLE_CELLS:  # of few values a table takes a fraction of the time
         from scipy.stats import kendalltau
 
         return float(kendalltau(one, other).statistic)
@@ -196,15 +195,10 @@ def group_means(
         )
         counted = None if weights is None else weights[rows]
         below: Floats = np.bincount(cells, counted, minlength=size * len(chosen)).reshape(size, -1).astype(np.float64)
-        ends = mean_limits(above, below) if bounded else _any_limits(above, below)
+        spread = cluster_variance(above, below)
+        ends = score_limits(spread) if bounded else t_limits(spread.mean, spread.variance, spread.freedom)
         summaries.lower[chosen], summaries.upper[chosen] = ends
     return summaries
-
-
-def _any_limits(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    spread = cluster_variance(sums, counts)
-    lower, upper = t_limits(*spread)
-    return lower, upper
 
 
 # Intervals and tests that hold with few prompts: sums over clusters of items, Student's t, and a cluster's leverage.
@@ -270,16 +264,11 @@ def _traces(d: Floats, p: Floats) -> tuple[Floats, Floats]:
     return trace, dd + 2.0 * mixed + rank_two
 
 
-def _t_quantile(freedom: Any) -> Any:
-    """Return the 97.5 % quantile of Student's t."""
-    from scipy.special import stdtrit
-
-    return stdtrit(freedom, 1.0 - _TAIL)
-
-
 def t_limits(estimate: Any, variance: Any, freedom: Any) -> tuple[Any, Any]:
     """Return 95 % limits of estimates by Student's t."""
-    reach = _t_quantile(freedom) * np.sqrt(variance)
+    from scipy.special import stdtrit
+
+    reach = stdtrit(freedom, 1.0 - _TAIL) * np.sqrt(variance)
     return estimate - reach, estimate + reach
 
 
@@ -325,11 +314,6 @@ def score_limits(spread: Variance) -> tuple[Floats, Floats]:
     return np.where(alone, 0.0, lower), np.where(alone, 1.0, upper)
 
 
-def mean_limits(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Return 95 % limits (G,) of the mean scores sum(sums) / sum(counts) of clusters (C, G)."""
-    return score_limits(cluster_variance(sums, counts))
-
-
 def difference_limits(difference: float, variance: float, freedom: float, spread: Variance) -> tuple[float, float]:
     """Return 95 % limits of the difference of two mean scores in [0, 1], first less second.
 
@@ -355,12 +339,9 @@ def difference_limits(difference: float, variance: float, freedom: float, spread
 def share_limits(clusters: npt.NDArray[Any], hits: Floats) -> tuple[float, float]:
     """Return 95 % limits of the mean of hits (N,) in [0, 1], for whole clusters (N,)."""
     codes = np.unique(clusters, return_inverse=True)[1]
-    lower, upper = mean_limits(_column(np.bincount(codes, hits)), _column(np.bincount(codes)))
+    sums, counts = (column.astype(np.float64)[:, None] for column in (np.bincount(codes, hits), np.bincount(codes)))
+    lower, upper = score_limits(cluster_variance(sums, counts))
     return float(lower[0]), float(upper[0])
-
-
-def _column(values: npt.NDArray[Any]) -> Floats:
-    return values.astype(np.float64)[:, None]
 
 
 class Jackknifed(NamedTuple):

@@ -225,7 +225,7 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     units, size = loaded.units, len(loaded.students)
     weights = score_weights(loaded, units)
     overall = weighted_means(loaded, units, units.student, size)
-    others = units.where(~loaded.same("judge", "student"))
+    others = units.where(~loaded.is_student("judge"))
     without_self = weighted_means(loaded, others, others.student, size)
     macro = _macro(loaded, weights)  # in which a task with more factors or judges does not count for more
     fitted, controlled = _fitted_scores(fit_run(loaded), size)

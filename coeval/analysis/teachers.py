@@ -158,8 +158,7 @@ def _without_noise(loaded: LoadedRun) -> dict[str, Floats]:
 def _separation_columns(fit: Fit) -> Floats:
     """Return the quality of answers about that of others to their item, and which answers there are, (D, 2 S)."""
     table, judges = fit.table, fit.judges
-    safe = np.where(judges.noise > 0, judges.noise, 1.0)
-    b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)
+    b = judges.evidence
     severity = np.nan_to_num(fit.solution.severity)[table.task]
     rest = table.scores - severity - table.length[:, None] * judges.excess
     precision = fit.counts @ (b * judges.sharpness)
@@ -187,8 +186,7 @@ def _separation(sums: Floats) -> Floats:
 def _spread_columns(fit: Fit) -> Floats:
     """Return by item the products of different judges' scores, and what they would be for a variance of 1, (D, 2)."""
     judges = fit.judges
-    safe = np.where(judges.noise > 0, judges.noise, 1.0)
-    b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)
+    b = judges.evidence
     products = item_products(fit.table, fit.table.scores - fit.table.length[:, None] * judges.excess, fit.counts)
     weight = np.outer(b, b) * (1.0 - np.eye(len(b)))
     above = (products.cross * weight).sum(axis=(1, 2))

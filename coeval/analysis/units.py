@@ -258,8 +258,8 @@ class LoadedRun:
             evaluations=len(self.evaluations.valid),
             valid_evaluations=int(self.evaluations.valid.sum()),
             units=len(units),
-            self_judging=int(self.same("judge", "student").sum()),
-            self_teaching=int(self.same("teacher", "student").sum()),
+            self_judging=int(self.is_student("judge").sum()),
+            self_teaching=int(self.is_student("teacher").sum()),
             skipped=self.skipped,
             task_descriptions={name: task.description for name, task in self.info.tasks.items()},
             factor_descriptions={
@@ -274,16 +274,14 @@ class LoadedRun:
             prompts=len(np.unique(self.clusters)),
         )
 
-    def matching(self, one: str, other: str) -> Codes:
-        """Return the code in role `other` of each model of role `one`; -1 where it has not that role."""
-        code = codes_of(self.names(other))
-        return column(code.get(name, -1) for name in self.names(one))
+    def student_codes(self, role: str) -> Codes:
+        """Return the code as a student of each model of a role; -1 where it is none."""
+        codes = codes_of(self.students)
+        return column(codes.get(name, -1) for name in self.names(role))
 
-    def same(self, one: str, other: str) -> npt.NDArray[np.bool_]:
-        """Return whether two roles of a unit are played by one model, (U,)."""
-        matches: npt.NDArray[np.bool_] = self.matching(one, other)[getattr(self.units, one)] == getattr(
-            self.units, other
-        )
+    def is_student(self, role: str) -> npt.NDArray[np.bool_]:
+        """Return whether the model in a role of a unit is its student, too, (U,)."""
+        matches: npt.NDArray[np.bool_] = self.student_codes(role)[getattr(self.units, role)] == self.units.student
         return matches
 
     def with_units(self, units: Units) -> LoadedRun:
@@ -346,6 +344,8 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
         "judge": codes_of(judges),
     }
     columns = {name: column(code[getattr(j, name)] for j in judgements) for name, code in codes.items()}
+    # Clusters numbered in the order in which they first occur, whatever the order of records was.
+    _, first, cluster = np.unique(column(item.cluster for item in items), return_index=True, return_inverse=True)
     return LoadedRun(
         run=run,
         info=info,
@@ -360,7 +360,7 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
         datapoint_teacher=column(codes["teacher"][item.teacher] for item in items),
         prompt_keys=tuple(item.prompt_key for item in items),
         attributes=tuple(item.attributes for item in items),
-        clusters=_in_order(column(item.cluster for item in items)),
+        clusters=np.argsort(np.argsort(first))[cluster],
         responses=tuple(records.answers),
         response_student=column(codes["student"][answer.student] for answer in answers),
         response_datapoint=column(datapoint.get(answer.datapoint, -1) for answer in answers),
@@ -429,12 +429,6 @@ def places_within(groups: Codes, *keys: Any) -> Codes:
     places = np.empty(len(groups), dtype=np.int64)
     places[np.lexsort((*keys, groups))] = positions(np.bincount(groups))
     return places
-
-
-def _in_order(codes: Codes) -> Codes:
-    """Return codes from 0 in the order in which they first occur."""
-    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[place]
 
 
 def column(codes: Iterable[int]) -> Codes:

@@ -199,8 +199,8 @@ _OPTIONS = BoardOptions(intervals="sandwich")
 def pairs_report(loaded: LoadedRun) -> PairsReport:
     """Fit leaderboards to verdicts on pairs, and to scores in tasks without them; empty with the reason if none."""
     votes, is_native = votes_of(loaded, Rule())
-    students = [loaded.matching("judge", "student")[votes.judge] == model for model in (votes.model_a, votes.model_b)]
-    fair = ~(students[0] | students[1])
+    judge = loaded.student_codes("judge")[votes.judge]
+    fair = (judge != votes.model_a) & (judge != votes.model_b)
     native, derived = (int((fair & kind).sum()) for kind in (is_native, ~is_native))
     tables: dict[Slice, Leaderboard] = {}
     why = "" if fair.any() else why_none(PreferenceFilter(), len(votes), loaded.skipped)

@@ -18,7 +18,7 @@ from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceSet
 from coeval.phases.pairwise import draw
-from coeval.storage.records import is_failed, read_json, read_records, write_json
+from coeval.storage.records import is_failed, read_json, write_json
 from coeval.storage.run import Run, entries_of, stored_config
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path, sync_tree
@@ -87,11 +87,10 @@ def vote_rows(run: Run, preferences: Iterable[Preference]) -> list[dict[str, Any
     Their order is drawn, always alike, so that a trainer which takes them as they come does not see task after task.
     """
     items = {}
-    for path in run.record_files("data_generation"):
-        for record in read_records(path):
-            prompt = _prompt(record.get("prompt"))
-            if prompt and not is_failed(record):
-                items[str(record.get("id"))] = {**record, "prompt": prompt}
+    for record in run.read("data_generation"):
+        prompt = _prompt(record.get("prompt"))
+        if prompt and not is_failed(record):
+            items[str(record.get("id"))] = {**record, "prompt": prompt}
     votes = [vote for vote in preferences if vote.datapoint in items]
     places = codes_of(sorted({name for vote in votes for name in (vote.model_a, vote.model_b)}))
     tasks = sorted({vote.task for vote in votes})

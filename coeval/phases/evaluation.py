@@ -19,7 +19,7 @@ from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Kind, Question
 from coeval.phases.responses import JudgedTask, judged_task
 from coeval.schema import LABEL_PREFIX, Model, Phase, Task, description_of, judges_of, required_factors
-from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_marked, judged, now, read_records
+from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_marked, judged, now
 from p2l.common.errors import InputError
 
 _PHASE: Phase = "evaluation"
@@ -162,18 +162,17 @@ class _Scored:
 def _read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: JudgedTask) -> _Scored:
     """Read the scores of a judge; those of texts that have changed do not count."""
     task, scored = work.task.name, _Scored(judge, factors)
-    for path in stage.run.record_files(_PHASE, task, judge.name):
-        for record in read_records(path, stage.warn_bad_line):
-            if record.get("judge_model_id") != judge.name or record.get("task_id") != task:
-                continue
-            answer = work.responses.notes.get(str(record.get("response_id")))
-            item = work.items.notes.get(str(record.get("datapoint_id")))
-            if is_marked(record):
-                scored.marked[str(record.get("id"))] += 1
-            elif answer is None or is_failed(record):
-                continue
-            elif item is None or is_judgement_of(record, item, [answer]):
-                scored.add(record, item)
+    for record in stage.run.read(_PHASE, task, judge.name, stage.warn_bad_line):
+        if record.get("judge_model_id") != judge.name or record.get("task_id") != task:
+            continue
+        answer = work.responses.notes.get(str(record.get("response_id")))
+        item = work.items.notes.get(str(record.get("datapoint_id")))
+        if is_marked(record):
+            scored.marked[str(record.get("id"))] += 1
+        elif answer is None or is_failed(record):
+            continue
+        elif item is None or is_judgement_of(record, item, [answer]):
+            scored.add(record, item)
     return scored
 
 

@@ -15,7 +15,7 @@ from coeval.phases.asking import ATTEMPTS, ReplyJournal, together
 from coeval.phases.progress import Outcome, Stage
 from coeval.schema import Attributes, Model, Phase, Rubric, Task
 from coeval.storage.meta import claimed_work
-from coeval.storage.records import is_failed, read_json, read_records, write_json
+from coeval.storage.records import is_failed, read_json, write_json
 from coeval.storage.run import AttributeKind, Run
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ def is_kept(stage: Stage, kind: str, task: str) -> bool:
 
 def any_valid(run: Run, kind: str, task: str | None = None) -> bool:
     """Return whether a record of a kind has not failed."""
-    return any(not is_failed(record) for path in run.record_files(kind, task) for record in read_records(path))
+    return not all(map(is_failed, run.read(kind, task)))
 
 
 def _warn_of_differences(stage: Stage, phase: Phase, task: str, differences: list[str], then: Phase) -> None:

@@ -15,7 +15,7 @@ from coeval.phases.mapping import rubric_of
 from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Kind, Question
 from coeval.schema import Model, Phase, Rubric, Task
-from coeval.storage.records import RecordIndex, answer_mark, is_answer_to, is_failed, is_marked, now, read_records
+from coeval.storage.records import RecordIndex, answer_mark, is_answer_to, is_failed, is_marked, now
 
 _PHASE: Phase = "response_collection"
 
@@ -23,11 +23,9 @@ _PHASE: Phase = "response_collection"
 async def collect_responses(stage: Stage) -> Outcome:
     """Collect the missing answers."""
     is_kept = stage.modes[_PHASE] == "Keep"
-    tasks = []
-    for task in stage.config.tasks:
-        records = (record for path in stage.run.record_files(_PHASE, task.name) for record in read_records(path))
-        if not (is_kept and any(map(_is_answer, records))):
-            tasks.append(task)
+    tasks = [
+        task for task in stage.config.tasks if not (is_kept and any(map(_is_answer, stage.run.read(_PHASE, task.name))))
+    ]
     items = {task.name: index_of_items(stage, task.name) for task in tasks}
     students = [model for model in stage.models("student") if not model.is_virtual]
     return await each_model(
@@ -53,14 +51,13 @@ async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mappi
 def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> tuple[list[str], Counter[str]]:
     """Return the items without an answer to their present prompt, and how often each answer was marked as failed."""
     done, marked = set(), Counter[str]()
-    for path in stage.run.record_files(_PHASE, task, student.name):
-        for record in read_records(path, stage.warn_bad_line):
-            if record.get("student_model_id") != student.name:
-                continue
-            if _is_current(record, items):
-                done.add(record.get("datapoint_id"))
-            elif is_marked(record):
-                marked[str(record.get("id"))] += 1
+    for record in stage.run.read(_PHASE, task, student.name, stage.warn_bad_line):
+        if record.get("student_model_id") != student.name:
+            continue
+        if _is_current(record, items):
+            done.add(record.get("datapoint_id"))
+        elif is_marked(record):
+            marked[str(record.get("id"))] += 1
     if stage.modes[_PHASE] == "Model" and done:
         return [], marked
     return [item for item in items if item not in done], marked

@@ -16,10 +16,11 @@ from p2l.common.report.text import table_text
 def comparison_text(comparison: RunComparison) -> str:
     """Return how each student's figures changed between two runs, and what makes the comparison doubtful."""
     changes = comparison.changes
-    # Shares of wins stand beside means of scores, which they cannot be compared with.
-    tasks = [
-        f"{change.task or 'all tasks'}{'' if change.basis == 'scores' else ' (wins)'}" for change in comparison.changes
-    ]
+    tasks = []
+    for change in changes:
+        task = change.task or "all tasks"
+        # Shares of wins stand beside means of scores, with which they cannot be compared.
+        tasks.append(task if change.basis == "scores" else f"{task} (wins)")
     table = Table.of(
         (Column("Student", number=False), [change.student for change in changes]),
         (Column("Task", number=False), tasks),

@@ -15,7 +15,7 @@ from coeval.analysis.records import norm_of
 from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, codes_of
 from coeval.analysis.verdicts import text_of
-from coeval.storage.records import is_failed, read_records
+from coeval.storage.records import is_failed
 from p2l.common.files import atomic_path
 from p2l.common.spreadsheets import to_cells
 
@@ -47,8 +47,8 @@ def _columns(loaded: LoadedRun, attributes: str) -> dict[str, _Column]:
     columns["score"] = _plain(units.norm)
     columns["raw_score"] = _names(*_raw_scores(loaded))
     columns["token_count"] = _plain(loaded.tokens[units.response].astype(np.int64))
-    columns["is_self_judging"] = _plain(loaded.same("judge", "student"))
-    columns["is_self_teaching"] = _plain(loaded.same("teacher", "student"))
+    columns["is_self_judging"] = _plain(loaded.is_student("judge"))
+    columns["is_self_teaching"] = _plain(loaded.is_student("teacher"))
     columns["evaluated_at"] = _names(loaded.evaluations.at, units.evaluation)
     items = loaded.attributes
     if attributes == "json":
@@ -93,8 +93,7 @@ def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats
     """(response, judge, factor) keys, scores in [0, 1] and places in the texts, by file and line."""
     responses, judges, factors = (codes_of(names) for names in (loaded.responses, loaded.judges, loaded.factors))
     keys, norms, text_codes, texts = array("q"), array("d"), array("q"), dict[str, int]()
-    records = (record for path in loaded.run.record_files("evaluation") for record in read_records(path))
-    for record in records:
+    for record in loaded.run.read("evaluation"):
         is_whole = isinstance(record.get("id"), str) and isinstance(record.get("scores"), Mapping)
         if not is_whole or is_failed(record):
             continue

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from coeval.schema import Mode, Phase
-from coeval.storage.records import now, read_json
+from coeval.storage.records import OnBad, now, read_json, read_records
 from p2l.common.files import atomic_path
 
 AttributeKind = Literal["target", "nuanced"]
@@ -82,6 +82,12 @@ class Run:
         ending = f".{word}.jsonl" if model is None else f".{model}.{word}.jsonl"
         paths = sorted(path for path in (self.folder / folder).glob(f"*.{word}.jsonl") if path.name.endswith(ending))
         return [path for path in paths if task is None or path.name.partition(".")[0] == task]
+
+    def read(
+        self, kind: str, task: str | None = None, model: str | None = None, on_bad: OnBad | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the records of one kind, one in memory at a time, in the order of `record_files`."""
+        return (record for path in self.record_files(kind, task, model) for record in read_records(path, on_bad))
 
     def path_of(self, kind: str, record: Mapping[str, Any]) -> Path:
         """Return the path of the file that a record belongs to."""

@@ -203,7 +203,9 @@ class RunItems:
         """Find the records of every item."""
         self.loaded = loaded
         code = codes_of(loaded.datapoints)
+        # Texts stay in the files: memory holds only where the records lie.
         self._places = {kind: _Places.of(loaded.run, kind, code) for kind in RECORD_FOLDERS}
+        # Sorted by item, so that those of one item are found by bisection.
         self._units = np.argsort(loaded.units.datapoint, kind="stable")
         self._unit_items = loaded.units.datapoint[self._units]
         self._verdicts: dict[str, list[Preference]] = {}
@@ -245,7 +247,9 @@ class RunItems:
                     winner=_winner(verdict, verdict.winner),
                     orders=_orders(verdict),
                     is_flip=is_flip(verdict),
-                    rationale=rationales.get(_verdict_id(verdict), ""),
+                    rationale=rationales.get(
+                        f"{identity}__{verdict.model_a}__vs__{verdict.model_b}__{verdict.judge}", ""
+                    ),
                 )
                 for verdict in self.verdicts(item)
             ),
@@ -265,6 +269,7 @@ class RunItems:
         answers: dict[str, dict[str, Any]] = {}
         for answer in self._records("response_collection", item):
             student = text_of(answer, "student_model_id") or text_of(answer, "id").rpartition("__")[2]
+            # A failure stands only where there is no answer; of several answers the last counts.
             is_better = student not in answers or is_failed(answers[student])
             if is_answer_to(answer, mark) and (is_better or not is_failed(answer)):
                 answers[student] = answer
@@ -307,10 +312,6 @@ class RunItems:
             elif is_judgement_of(evaluation, mark, [answer]):
                 by_judge[judge] = evaluation
         return judged
-
-
-def _verdict_id(verdict: Preference) -> str:
-    return f"{verdict.datapoint}__{verdict.model_a}__vs__{verdict.model_b}__{verdict.judge}"
 
 
 def _orders(verdict: Preference) -> str:

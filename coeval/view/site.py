@@ -119,6 +119,7 @@ class Site:
         self.items = RunItems(loaded)
         self._keys = [item_key(identity) for identity in loaded.datapoints]
         self._numbers = {key: number for number, key in enumerate(self._keys)}
+        # Patterns, not paths: each page is made when it is asked for, and a run may have a hundred thousand items.
         self._pages: dict[re.Pattern[str], Callable[..., File | None]] = {
             re.compile(r"index\.html"): self._ranking_page,
             re.compile(r"items()\.html|items-(\d{1,9})\.html"): self._list_page,
@@ -249,6 +250,7 @@ class Site:
         """Scores by item, student and judge."""
         loaded, units = self.loaded, self.loaded.units
         students, judges = max(len(loaded.students), 1), max(len(loaded.judges), 1)
+        # One number for each (item, student, judge); sorted, these are sorted by item, as `rows` needs.
         code = (units.datapoint * students + units.student) * judges + units.judge
         codes, place = np.unique(code, return_inverse=True)
         weights = score_weights(loaded, units)
@@ -275,6 +277,7 @@ class Site:
         rows = []
         for number in range(first, min(last, len(self.items))):
             begin, end = np.searchsorted(cells.item, [number, number + 1]).tolist()
+            # In thousandths, which take fewer bytes of a page than fractions.
             figures = (np.rint(1000 * column[begin:end]).astype(int) for column in (cells.mean, cells.gap))
             columns = (cells.student[begin:end], cells.judge[begin:end], *figures)
             prompt = " ".join(self.items.prompt(number)[: 4 * _SNIPPET_LETTERS].split())
@@ -339,6 +342,7 @@ class Site:
             score = np.bincount(place, cells.mean) / np.bincount(place)
             most = np.full(items, -np.inf)
             np.maximum.at(most, answer // students, score)
+            # Sums of scores that are equal may differ by rounding: a tie counts as first.
             is_first = (answer % students == loaded.students.index(best)) & (score > most[answer // students] - 1e-9)
             apart = len(np.unique(cells.item[cells.gap >= APART]))
             sentences += [
@@ -437,6 +441,7 @@ class Site:
             number=number_text,
             **context,
         )
+        # Replies may hold a lone surrogate, which no file can hold.
         return File(text.encode("utf-8", "replace"), _HTML)
 
 

@@ -25,7 +25,7 @@ from benchmarks.coeval_planted import (
 from coeval.analysis.fit import fit_table
 from coeval.analysis.judge_fit import ScoreTable
 from coeval.analysis.judge_tests import bias_tests, judge_scales
-from coeval.analysis.statistics import cluster_variance, difference_limits, jackknife, kendall, mean_limits, t_limits
+from coeval.analysis.statistics import cluster_variance, difference_limits, jackknife, kendall, score_limits, t_limits
 from coeval.analysis.students import mean_difference, student_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.duplicates import clusters_of
@@ -120,7 +120,7 @@ def test_equal_clusters_give_the_paired_t_test(size: int, seed: int) -> None:
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=30))
 def test_limits_of_scores_hold_the_mean_and_stay_on_the_scale(scores: list[float]) -> None:
     values = np.array(scores)[:, None]
-    lower, upper = mean_limits(values, np.ones_like(values))
+    lower, upper = score_limits(cluster_variance(values, np.ones_like(values)))
     assert 0.0 <= float(lower[0]) <= values.mean() + 1e-12
     assert values.mean() - 1e-12 <= float(upper[0]) <= 1.0
     assert float(upper[0]) > float(lower[0])

@@ -115,7 +115,7 @@ def left(loaded: LoadedRun) -> LoadedRun:
     """The run without what the filters leave out."""
     units = loaded.units
     out = (units.judge == loaded.judges.index(JUDGE)) | (units.task == loaded.tasks.index(TASK))
-    return loaded.with_units(units.where(~(out | loaded.same("judge", "student"))))
+    return loaded.with_units(units.where(~(out | loaded.is_student("judge"))))
 
 
 def number(text: str) -> float:
