@@ -211,7 +211,12 @@ class OpenAIBatches(Backend):
         file = await self._upload(submission)
         file_id = str(self._transport.understood(lambda answer: answer["id"], file))
         submission.note_file(file_id)
-        await self._wait_until_read(file)
+        # Azure rejects jobs on a file that it is still reading.
+        waited = 0.0
+        while str(file.get("status")).lower() in _UNREAD and waited < TIMEOUTS.total:
+            await asyncio.sleep(self.file_interval)
+            waited += self.file_interval
+            file = await self._get(self.url(f"files/{file_id}"))
         body = {
             "input_file_id": file_id,
             "endpoint": self.endpoint,
@@ -290,14 +295,6 @@ class OpenAIBatches(Backend):
             return await self._transport.send_file(self.url("files"), path, fields, name, TIMEOUTS)
         finally:
             path.unlink(missing_ok=True)
-
-    async def _wait_until_read(self, file: JSON) -> None:
-        """Wait until a file may be used: Azure rejects jobs on a file that it is still reading."""
-        waited = 0.0
-        while str(file.get("status")).lower() in _UNREAD and waited < TIMEOUTS.total:
-            await asyncio.sleep(self.file_interval)
-            waited += self.file_interval
-            file = await self._get(self.url(f"files/{file['id']}"))
 
     async def _remove_file(self, file: str) -> None:
         with contextlib.suppress(ProviderError):  # it may be gone already, and costs nothing

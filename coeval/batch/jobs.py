@@ -32,7 +32,7 @@ from route.providers.base import ProviderError
 
 RETRIES = Retries(attempts=10, timed_out=6)
 """A job has a day: a provider that is down for some minutes should not end the run."""
-_MAX_WAIT_FOR_ROOM_SECONDS = 24 * 3600.0  # seconds: as long as a job may take
+_MAX_WAIT_FOR_ROOM_SECONDS = 24 * 3600.0  # as long as a job may take
 _MAX_PAUSE_SECONDS = 600.0
 _ROOM = re.compile(r"limit(?::| of)\s*([\d,]+)\s*([KMB]?)\b", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
@@ -53,21 +53,18 @@ def make_batching(config: Config, keys: Accounts, run: Run, meta: Meta, log: Log
         if model.interface not in BATCHING:
             log.warning(f"{model.name}: interface {model.interface} has no batches here; it is asked call by call")
     for task in config.tasks:
-        if task.evaluation_mode == "pairwise" and task.pairwise.schedule == "active":
-            _warn_of_rounds(config, task.name, batched, log)
+        if task.evaluation_mode != "pairwise" or task.pairwise.schedule != "active":
+            continue
+        # Comparisons that depend on earlier ones take long where each round may take a day.
+        for model in batched:
+            if "judge" in model.roles and model.interface in BATCHING and config.is_batched(model, "evaluation"):
+                log.warning(
+                    f"task {task.name!r}: judge {model.name} answers in rounds, each a batch job of up to a day; write "
+                    "`schedule: all`, or `batch_enabled: false` at the judge, to wait less"
+                )
     if not any(model.interface in BATCHING for model in batched) and not run.pending.exists():
         return None
     return _BatchJobs(config, keys, run, meta, log)
-
-
-def _warn_of_rounds(config: Config, task: str, batched: list[Model], log: Log) -> None:
-    """Warn that comparisons that depend on earlier ones take long where each round may take a day."""
-    for model in batched:
-        if "judge" in model.roles and model.interface in BATCHING and config.is_batched(model, "evaluation"):
-            log.warning(
-                f"task {task!r}: judge {model.name} answers in rounds, each a batch job of up to a day; write "
-                "`schedule: all`, or `batch_enabled: false` at the judge, to wait less"
-            )
 
 
 class _BatchJobs:
@@ -88,15 +85,15 @@ class _BatchJobs:
         if jobs:
             self._log.info(f"{phase}: {model.name}: {len(jobs)} batch jobs of an earlier start are taken up again")
         for interface in sorted({job.interface for job in jobs}):
-            own = [job for job in jobs if job.interface == interface]
+            sent = [job for job in jobs if job.interface == interface]
             # The configuration may have moved the model to another provider since.
             sender = (
-                model if model.interface == interface else Model(model.name, interface, model.roles, own[0].settings)
+                model if model.interface == interface else Model(model.name, interface, model.roles, sent[0].settings)
             )
             async with self._context(sender, phase, apply) as context:
                 # All at once, but parts of a job that found no room one after the other.
-                parts = [job for job in own if job.in_turn]
-                groups = [[job] for job in own if not job.in_turn] + ([parts] if parts else [])
+                parts = [job for job in sent if job.in_turn]
+                groups = [[job] for job in sent if not job.in_turn] + ([parts] if parts else [])
                 outcomes = await asyncio.gather(*(_adopt(context, group) for group in groups), return_exceptions=True)
                 for error in filter(None, outcomes):
                     raise error
@@ -155,7 +152,11 @@ async def _finish(context: JobContext, job: Job, state: State | None = None) -> 
     waits = _waits(context.interval)
     while following is not None:
         if state is None:
-            following, state = await _ended(context, following)
+            try:
+                following = following if following.batch_id is not None else await submit(context, following)
+                state = await wait_for(context, following)
+            except NoRoomError as error:
+                state = _no_room(error)
         if state.no_room:
             parts = await _split(context, following, state)
             for part in parts:
@@ -164,22 +165,17 @@ async def _finish(context: JobContext, job: Job, state: State | None = None) -> 
                 return
             wait = next(waits, None)
             if wait is not None:
-                following, state = await _wait_for_room(context, following, state, wait), None
+                context.tell(following, f"{state.failure}; the batch job is sent again in {wait:.0f} s", "WARNING")
+                # Stored as not submitted, so that another process would submit it too.
+                following, state = replace(following, batch_id=None, status=SUBMITTING), None
+                context.pending.put(following)
+                await asyncio.sleep(wait)
                 continue
         if state.failure:
             context.cancel(following)
             why = f"turned down batch job {following.batch_id or following.token}: {state.failure}"
             raise _JobRejectedError(Reason.FATAL, f"{following.interface} {why}")
         following, state = await settle(context, following, state), None
-
-
-async def _ended(context: JobContext, job: Job) -> tuple[Job, State]:
-    """Submit a job if it was not, and wait until it has ended."""
-    try:
-        submitted = job if job.batch_id is not None else await submit(context, job)
-        return submitted, await wait_for(context, submitted)
-    except NoRoomError as error:
-        return job, _no_room(error)
 
 
 def _no_room(error: NoRoomError) -> State:
@@ -189,8 +185,12 @@ def _no_room(error: NoRoomError) -> State:
 async def _split(context: JobContext, job: Job, state: State) -> list[Job]:
     """Split a job that found no room; return no parts if it is one question, or will fit when other jobs have ended."""
     questions = list(job_questions(questions_file(context.run, job.token)))
-    tokens, room = sum(entry.prompt_tokens for entry in questions), _room_in(state.failure)
-    is_alone = not any(one.batch_id and one.token != job.token for one in context.pending.jobs(model=job.model))
+    tokens = sum(entry.prompt_tokens for entry in questions)
+    # Some providers say how many tokens may be queued at once.
+    match = _ROOM.search(state.failure)
+    room = int(match[1].replace(",", "")) * _UNITS[match[2].upper()] or None if match else None
+    others = (other for other in context.pending.jobs(model=job.model) if other.token != job.token)
+    is_alone = not any(other.batch_id for other in others)
     if len(questions) < 2 or (room is not None and tokens <= room) or not is_alone:
         return []
     context.most_tokens = room or math.ceil(tokens / 2)
@@ -202,27 +202,12 @@ async def _split(context: JobContext, job: Job, state: State) -> list[Job]:
     return parts
 
 
-def _room_in(text: str) -> int | None:
-    """Return how many tokens may be queued at once, if the provider says so."""
-    match = _ROOM.search(text)
-    return int(match[1].replace(",", "")) * _UNITS[match[2].upper()] or None if match else None
-
-
 def _waits(interval: float) -> Iterator[float]:
     """Yield the seconds before each new submission of a job that found no room: growing, a day in all."""
     wait, waited = interval, 0.0
     while waited < _MAX_WAIT_FOR_ROOM_SECONDS:
         yield wait
         waited, wait = waited + wait, min(2 * wait, _MAX_PAUSE_SECONDS)
-
-
-async def _wait_for_room(context: JobContext, job: Job, state: State, wait: float) -> Job:
-    """Wait before a job is submitted again; it is stored as not submitted, so another process would submit it too."""
-    context.tell(job, f"{state.failure}; the batch job is sent again in {wait:.0f} s", "WARNING")
-    job = replace(job, batch_id=None, status=SUBMITTING)
-    context.pending.put(job)
-    await asyncio.sleep(wait)
-    return job
 
 
 class _Running:

@@ -56,7 +56,8 @@ class JobQuestion:
     def as_line(self) -> bytes:
         """Return it as a line of JSON."""
         parts = {
-            name: {part: asdict(one) for part, one in getattr(self, name).items()} for name in ("sent", "kept", "used")
+            name: {part: asdict(value) for part, value in getattr(self, name).items()}
+            for name in ("sent", "kept", "used")
         }
         return as_line({"question": self.question.to_json(), **parts, "attempt": self.attempt})
 
@@ -65,11 +66,11 @@ class JobQuestion:
         """Parse a stored question."""
         columns = json.loads(line)
         return cls(
-            Question(**columns["question"]),
-            {part: Sent(**sent) for part, sent in columns["sent"].items()},
-            {part: Reply(**reply) for part, reply in columns["kept"].items()},
-            {part: Reply(**reply) for part, reply in columns["used"].items()},
-            columns["attempt"],
+            question=Question(**columns["question"]),
+            sent={part: Sent(**sent) for part, sent in columns["sent"].items()},
+            kept={part: Reply(**reply) for part, reply in columns["kept"].items()},
+            used={part: Reply(**reply) for part, reply in columns["used"].items()},
+            attempt=columns["attempt"],
         )
 
     @property
@@ -141,8 +142,18 @@ class PendingJobs:
 
     def jobs(self, phase: str | None = None, model: str | None = None) -> list[Job]:
         """Return the jobs of a phase and model, or all, as submitted. Raise RunInputError if the file is broken."""
-        jobs = [self._job(name, columns) for name, columns in self._read().items()]
-        return [job for job in jobs if phase in (None, job.phase) and model in (None, job.model)]
+        jobs = []
+        for name, columns in self._read().items():
+            try:
+                job = Job(**columns)
+            except TypeError:
+                raise RunInputError(
+                    f"{self.run.pending}: job {name!r} was not written by this program; fetch its answers with the "
+                    "program that sent it, then remove the entry"
+                ) from None
+            if phase in (None, job.phase) and model in (None, job.model):
+                jobs.append(job)
+        return jobs
 
     def put(self, *jobs: Job, instead: Job | None = None) -> None:
         """Add or update jobs and remove another in one replacement, on the disk when this returns."""
@@ -170,15 +181,6 @@ class PendingJobs:
                 path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # other jobs have files there
             folder.rmdir()
-
-    def _job(self, name: str, columns: Any) -> Job:
-        try:
-            return Job(**columns)
-        except TypeError:
-            raise RunInputError(
-                f"{self.run.pending}: job {name!r} was not written by this program; fetch its answers with the program "
-                "that sent it, then remove the entry"
-            ) from None
 
     def _read(self) -> dict[str, Any]:
         if not self.run.pending.exists():
@@ -261,12 +263,13 @@ class Charges:
 
         def change(data: Data) -> set[str]:
             charges = dict(data.get(_META_KEY) or {})
-            own = {token for token, one in charges.items() if (one["phase"], one["model"]) == (self.phase, self.model)}
-            for token in own - jobs.keys():
+            key = (self.phase, self.model)
+            charged = {token for token, charge in charges.items() if (charge["phase"], charge["model"]) == key}
+            for token in charged - jobs.keys():
                 _pop(data, token) if charges[token]["settled"] else self._refund(data, token)
-            for token in jobs.keys() - own:
+            for token in jobs.keys() - charged:
                 self._charge(data, token, jobs[token].n_requests, jobs[token].held_usd)
-            return own - jobs.keys()
+            return charged - jobs.keys()
 
         for token in self.meta.change(change):
             pending.tidy(token)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -100,6 +100,7 @@ class _Settling:
 
     def __init__(self, context: JobContext, job: Job, state: State, useless: ProviderError | None) -> None:
         self._context, self._job, self._state, self._useless = context, job, state, useless
+        self._questions = questions_file(context.run, job.token)
         self._counts: Counter[str] = Counter()
         self._usd = 0.0
         self._file: BinaryIO = questions_file(context.run, job.token, _RESULTS).open("rb")
@@ -130,10 +131,6 @@ class _Settling:
             sync_path(path)
         return self._finish()
 
-    @property
-    def _questions(self) -> Path:
-        return questions_file(self._context.run, self._job.token)
-
     def _index(self) -> Mapping[str, int]:
         """Return the offset of each request's result in the file."""
         offsets: dict[str, int] = {}
@@ -157,14 +154,29 @@ class _Settling:
             question = entry.question
             self._paths.add(self._context.run.path_of(kind_of(question.kind).stored, question.context))
         lengths = read_json(start) if start.exists() else None
-        if isinstance(lengths, dict):
-            return {identity for path in self._paths for identity in _ids_behind(path, lengths.get(str(path), 0))}
-        write_json(start, {str(path): path.stat().st_size if path.exists() else 0 for path in self._paths})
-        return set()
+        if not isinstance(lengths, dict):
+            write_json(start, {str(path): path.stat().st_size if path.exists() else 0 for path in self._paths})
+            return set()
+        stored = set()
+        for path in filter(Path.exists, self._paths):
+            with path.open("rb") as lines:
+                lines.seek(lengths.get(str(path), 0))
+                for line in lines:
+                    with contextlib.suppress(*NO_RESULT):  # the last line, where a kill cut it off
+                        stored.add(str(parse_json(line)["id"]))
+        return stored
 
     def _settle(self, entry: JobQuestion, answered: Mapping[str, _Answered]) -> None:
-        answers = {part: _with_used(entry, part, one.answer) for part, one in answered.items()}
-        bad = [part for part, one in answered.items() if read_answer(entry.question, part, one.answer)[1] is not None]
+        answers: dict[str, ReplyOrError] = {}
+        bad = []
+        for part, (answer, _) in answered.items():
+            if read_answer(entry.question, part, answer)[1] is not None:
+                bad.append(part)
+            # Its tokens count together with those of the unusable answers before it.
+            before = entry.used.get(part)
+            if before is not None:
+                answer = before if isinstance(answer, CallError) else before.plus(answer)
+            answers[part] = answer
         self._counts["answered"] += len(answered) - len(bad)
         if bad and all(answered[part].may_help for part in bad) and self._ask_again(entry, answers, bad):
             self._counts["asked again"] += len(bad)
@@ -213,7 +225,13 @@ class _Settling:
         used = {part: reply for part, reply in replies.items() if part in bad}
         if self._again is None:
             self._again = Draft.begin(context, token)
-        again = JobQuestion(entry.question, sent, {**entry.kept, **kept}, {**entry.used, **used}, entry.attempt + 1)
+        again = JobQuestion(
+            question=entry.question,
+            sent=sent,
+            kept={**entry.kept, **kept},
+            used={**entry.used, **used},
+            attempt=entry.attempt + 1,
+        )
         self._again.add(again, usd)
         return True
 
@@ -231,25 +249,6 @@ class _Settling:
         counts = ", ".join(f"{self._counts[word]} {word}" for word in words if self._counts[word]) or "nothing new"
         context.tell(job, f"batch job {job.batch_id} {self._state.status}: {counts}, ${self._usd:.4f}")
         return again
-
-
-def _ids_behind(path: Path, start: int) -> Iterator[str]:
-    """Yield the ids of the records that a file has after an offset."""
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        lines.seek(start)
-        for line in lines:
-            with contextlib.suppress(*NO_RESULT):
-                yield str(parse_json(line)["id"])
-
-
-def _with_used(entry: JobQuestion, part: str, answer: ReplyOrError) -> ReplyOrError:
-    """Return an answer with the tokens of the unusable ones before it."""
-    before = entry.used.get(part)
-    if before is None:
-        return answer
-    return before if isinstance(answer, CallError) else before.plus(answer)
 
 
 # `coeval status --fetch-batches` stores the answers of finished jobs without a run. Nothing is submitted: an unusable
@@ -288,7 +287,17 @@ async def _fetch(store: Store, charges: Charges, pending: PendingJobs, keys: Acc
     model, log = Model(job.model, job.interface, (), job.settings), Log(store.run.log(), "INFO")
     async with contextlib.aclosing(backend_for(job.interface, keys.account(model))) as backend:
         storing = partial(apply, store)
-        context = JobContext(store.run, pending, charges, log, backend, model, job.phase, storing, _RETRIES)
+        context = JobContext(
+            run=store.run,
+            pending=pending,
+            charges=charges,
+            log=log,
+            backend=backend,
+            model=model,
+            phase=job.phase,
+            apply=storing,
+            retries=_RETRIES,
+        )
         if job.batch_id is None:
             try:
                 batch_id = await look_up(context, job)

@@ -73,7 +73,7 @@ class JobContext:
 
     def most_cost(self, *sent: Sent) -> float:
         """Return the dollars that requests may cost."""
-        return sum(self.price.cost(one.prompt_tokens, one.answer_tokens) for one in sent)
+        return sum(self.price.cost(request.prompt_tokens, request.answer_tokens) for request in sent)
 
     def has_room_for(self, usd: float) -> bool:
         """Return whether the run may spend that much more; free requests always may be sent."""
@@ -138,17 +138,17 @@ async def submit(context: JobContext, job: Job) -> Job:
 
 def _stored(context: JobContext, job: Job) -> Job:
     """Return the job as it is stored now."""
-    return next((one for one in context.pending.jobs(job.phase, job.model) if one.token == job.token), job)
+    return next((stored for stored in context.pending.jobs(job.phase, job.model) if stored.token == job.token), job)
 
 
 def _submission(context: JobContext, job: Job) -> Submission:
     # Where a provider lets nothing be attached to a job, ours is looked for among those that no other entry claims.
-    known = frozenset(one.batch_id for one in context.pending.jobs() if one.batch_id is not None)
+    known = frozenset(other.batch_id for other in context.pending.jobs() if other.batch_id is not None)
 
     def note_file(file: str) -> None:
         context.pending.put(replace(job, input_file=file))
 
-    return Submission(job, questions_file(context.run, job.token), note_file, known)
+    return Submission(job=job, questions=questions_file(context.run, job.token), note_file=note_file, known=known)
 
 
 def _submitted(context: JobContext, job: Job, batch_id: str) -> Job:
@@ -305,7 +305,12 @@ class RequestQueue:
         try:
             await self._fill(draft)
             if draft.keys:
-                self._charge(draft)
+                requests = len(draft.keys)
+                granted = self._context.charges.charge(draft.token, [(calls, usd) for _, calls, usd in draft.marks])
+                if granted < requests:  # the model's quota has no more calls
+                    draft.cut(granted)
+                    quota = self._context.charges.limit
+                    self.stopped = CallError(Reason.QUOTA, f"its quota of {quota} calls is used up")
             if not draft.keys:
                 draft.drop()
                 return None
@@ -337,15 +342,6 @@ class RequestQueue:
             self._next = None
             if len(draft.marks) % 50 == 0:  # calls of other models go on meanwhile
                 await asyncio.sleep(0)
-
-    def _charge(self, draft: Draft) -> None:
-        """Charge the job; what is above the model's quota is cut."""
-        context, requests = self._context, len(draft.keys)
-        marks = [(calls, usd) for _, calls, usd in draft.marks]
-        granted = context.charges.charge(draft.token, marks)
-        if granted < requests:
-            draft.cut(granted)
-            self.stopped = CallError(Reason.QUOTA, f"its quota of {context.charges.limit} calls is used up")
 
     def _prepared(self, questions: Iterable[Question]) -> Iterator[JobQuestion]:
         """Yield the questions in the provider's format; record as failed what it does not support."""

@@ -26,7 +26,7 @@ from route.providers.accounts import make_provider
 from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
 
 _MOCK = Account("http://mock")
-_CONNECT_SECONDS = 10.0  # seconds
+_CONNECT_SECONDS = 10.0
 _MAX_REJECTIONS = 5  # requests rejected before any reply, after which the parameters must be at fault
 _BILLED = (Fault.TIMEOUT, Fault.MALFORMED)
 """After which the provider has done its work all the same."""
@@ -145,7 +145,12 @@ class Caller:
     def _prepare(self, call: Call) -> _Prepared:
         model, key = call.model, None
         try:
-            account, provider = self._client_for(model)
+            if model.name not in self._clients:
+                origin = model.interface, _MOCK if model.interface == "mock" else self._accounts.account(model)
+                # Models of one account share their connections.
+                shared = next((client for *other, client in self._clients.values() if tuple(other) == origin), None)
+                self._clients[model.name] = (*origin, shared or _connect(*origin))
+            _, account, provider = self._clients[model.name]
         except P2LError as error:
             raise CallError(Reason.FATAL, str(error)) from None
         request = calls.chat_request(
@@ -158,15 +163,14 @@ class Caller:
         role = model.name, call.role
         if role not in self._prices:
             self._prices[role] = self._price(model, call.role)
-        return _Prepared(call, request, provider, self._limits.at(model.interface), self._prices[role], key)
-
-    def _client_for(self, model: Model) -> tuple[Account, Provider]:
-        """Return a model's account and client; models of one account share their connections."""
-        if model.name not in self._clients:
-            key = model.interface, _MOCK if model.interface == "mock" else self._accounts.account(model)
-            shared = next((client for *other, client in self._clients.values() if tuple(other) == key), None)
-            self._clients[model.name] = (*key, shared or _connect(*key))
-        return self._clients[model.name][1:]
+        return _Prepared(
+            call=call,
+            request=request,
+            provider=provider,
+            turns=self._limits.at(model.interface),
+            price=self._prices[role],
+            cache_key=key,
+        )
 
     async def _with_retries(self, prepared: _Prepared) -> Reply:
         """Return the reply, after as many requests as it takes."""
@@ -328,7 +332,13 @@ class Cache:
         if self._is_broken:
             return None
         try:
-            self._file = self._file or self._opened()
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                # Without transactions of several statements: runs that share the file wait for one statement at most.
+                self._file = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)
+                # A crash of the machine may lose the last replies, never the file; a kill loses nothing.
+                for setting in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE, _TOKENS):
+                    self._file.execute(setting)
             return self._file.execute(statement, parameters).fetchone()
         except UnicodeError:  # text that SQLite cannot store
             return None
@@ -336,12 +346,3 @@ class Cache:
             self._is_broken = True
             self._warn(f"{self._path}: {error}; answers are not kept from here on")
             return None
-
-    def _opened(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Without transactions of several statements: runs that share the file wait for one statement at most.
-        file = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)
-        # A crash of the machine may lose the last replies, never the file; a kill loses nothing.
-        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE, _TOKENS):
-            file.execute(statement)
-        return file

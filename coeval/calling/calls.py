@@ -114,11 +114,16 @@ def chat_request(model: Model, role: Role, prompt: str, defaults: Mapping[str, A
     The model's parameters override `defaults`; a parameter of null is omitted, as is a null temperature. Judges grade
     at temperature 0 unless told otherwise.
     """
-    parameters = {
+    parameters: dict[str, Any] = {
         "temperature": _TEMPERATURES.get(role, _TEMPERATURE),
         **(defaults or {}),
         **model.parameters_for(role),
     }
+    spec = INTERFACES[model.interface]
+    if spec.protocol in ("gemini", "vertex") and "max_output_tokens" in parameters:
+        parameters["max_tokens"] = parameters.pop("max_output_tokens")
+    if spec.max_tokens is not None and limit_of(parameters) is None:
+        parameters["max_tokens"] = spec.max_tokens
     unsent = SETTINGS if model.interface == "huggingface" else SETTINGS | _LOCAL_PARAMETERS
     system = parameters.get("system_prompt")
     request: JSON = {
@@ -127,34 +132,21 @@ def chat_request(model: Model, role: Role, prompt: str, defaults: Mapping[str, A
             *([{"role": "system", "content": str(system)}] if system else []),
             {"role": "user", "content": prompt},
         ],
-        **{key: value for key, value in _with_defaults(model.interface, parameters).items() if key not in unsent},
+        **{key: value for key, value in parameters.items() if key not in unsent},
     }
-    return _for_the_model(model.interface, {key: value for key, value in request.items() if value is not None})
+    request = {key: value for key, value in request.items() if value is not None}
+    name = str(request["model"]).lower()
+    if not spec.has_openai_models or not _REASONING.search(name):
+        return request
+    # Reasoning models reject a temperature, and call the limit `max_completion_tokens`.
+    from route.providers.openai import for_o1, for_reasoning  # with an HTTP client, which plans do not need
+
+    return for_o1(request) if _FIRST_REASONING.search(name) else for_reasoning(request)
 
 
 def limit_of(request: JSON) -> int | None:
     """Return how many tokens the reply to a request may have, if it says so."""
     return next((request[key] for key in _LIMITS if isinstance(request.get(key), int)), None)
-
-
-def _with_defaults(interface: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    settings = dict(parameters)
-    spec = INTERFACES[interface]
-    if spec.protocol in ("gemini", "vertex") and "max_output_tokens" in settings:
-        settings["max_tokens"] = settings.pop("max_output_tokens")
-    if spec.max_tokens is not None and limit_of(settings) is None:
-        settings["max_tokens"] = spec.max_tokens
-    return settings
-
-
-def _for_the_model(interface: str, request: JSON) -> JSON:
-    """Adapt a request to reasoning models, which reject a temperature and call the limit `max_completion_tokens`."""
-    name = str(request["model"]).lower()
-    if not INTERFACES[interface].has_openai_models or not _REASONING.search(name):
-        return request
-    from route.providers.openai import for_o1, for_reasoning  # with an HTTP client, which plans do not need
-
-    return for_o1(request) if _FIRST_REASONING.search(name) else for_reasoning(request)
 
 
 def _estimated_tokens(text: str) -> int:

@@ -28,21 +28,19 @@ class Turns:
     async def turn(self, who: str) -> AsyncGenerator[None, None]:  # noqa: ARG002
         """Wait for a turn of a model and hold it."""
         async with self._free:
-            await self._slot()
+            clock = asyncio.get_running_loop().time
+            if self._gap:
+                # The slot is taken before the wait, so that calls that wait together are spread too.
+                slot = max(clock(), self._next, self._paused_until)
+                self._next = slot + self._gap
+                await asyncio.sleep(slot - clock())
+            while clock() < self._paused_until:  # it may be paused anew meanwhile
+                await asyncio.sleep(self._paused_until - clock())
             yield
 
     def pause(self, seconds: float) -> None:
         """Let no turn begin for a while."""
         self._paused_until = max(self._paused_until, asyncio.get_running_loop().time() + seconds)
-
-    async def _slot(self) -> None:
-        clock = asyncio.get_running_loop().time
-        if self._gap:
-            slot = max(clock(), self._next, self._paused_until)
-            self._next = slot + self._gap
-            await asyncio.sleep(slot - clock())
-        while clock() < self._paused_until:
-            await asyncio.sleep(self._paused_until - clock())
 
 
 class OneModelAtATime(Turns):
@@ -150,7 +148,7 @@ Ledger: TypeAlias = Meta | MemoryLedger
 # each model has a `max_tokens`.
 
 _BYTES_PER_TOKEN = 3  # fewer than in any language that tokenizers were trained on
-_TOKENS_AROUND_MESSAGES = 16  # tokens around the messages
+_TOKENS_AROUND_MESSAGES = 16
 _USUAL_ANSWER_TOKENS = 1024
 ROUNDING = 1e-9  # dollars: a budget that fits exactly must not fail by the last digit of a sum
 

@@ -160,6 +160,13 @@ def _placement(name: str, device: str, bits: tuple[bool, bool]) -> dict[str, Any
 def _generate(loaded: _Loaded, request: JSON, cancelled: threading.Event) -> JSON:
     """Return the assistant's turn as a completion."""
     import torch
+    from transformers import StoppingCriteria, StoppingCriteriaList
+
+    class Cancelled(StoppingCriteria):
+        """Ends an answer that nobody waits for any more."""
+
+        def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:  # noqa: ARG002
+            return torch.full((input_ids.shape[0],), cancelled.is_set(), dtype=torch.bool, device=input_ids.device)
 
     name, tokenizer, model = str(request["model"]), loaded.tokenizer, loaded.model
     inputs = _inputs(tokenizer, request["messages"])
@@ -172,7 +179,7 @@ def _generate(loaded: _Loaded, request: JSON, cancelled: threading.Event) -> JSO
     limit = int(request.get("max_new_tokens") or request.get("max_tokens") or _MAX_NEW_TOKENS)
     limit = min(limit, int(positions) - read)
     inputs = {key: inputs[key].to(model.device) for key in ("input_ids", "attention_mask")}
-    settings = {**_generation(tokenizer, request), "stopping_criteria": _stop_if(cancelled)}
+    settings = {**_generation(tokenizer, request), "stopping_criteria": StoppingCriteriaList([Cancelled()])}
     with torch.inference_mode():
         tokens = model.generate(**inputs, **settings, max_new_tokens=limit)[0][read:]
     message = {"role": "assistant", "content": tokenizer.decode(tokens, skip_special_tokens=True)}
@@ -180,18 +187,6 @@ def _generate(loaded: _Loaded, request: JSON, cancelled: threading.Event) -> JSO
     ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id}
     is_cut = len(tokens) >= limit and int(tokens[-1]) not in ends
     return completion(name, message, "length" if is_cut else "stop", usage(read, len(tokens)))
-
-
-def _stop_if(cancelled: threading.Event) -> list[Any]:
-    """Return a criterion that ends an answer that nobody waits for any more."""
-    import torch
-    from transformers import StoppingCriteria, StoppingCriteriaList
-
-    class Cancelled(StoppingCriteria):
-        def __call__(self, input_ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:  # noqa: ARG002
-            return torch.full((input_ids.shape[0],), cancelled.is_set(), dtype=torch.bool, device=input_ids.device)
-
-    return StoppingCriteriaList([Cancelled()])
 
 
 def _inputs(tokenizer: Any, messages: list[JSON]) -> Any:
