@@ -107,9 +107,9 @@ def _check_metric_judges(config: Config, problems: Problems) -> None:
     metrics = [definition["metric"] for task in config.tasks for _, definition in _metrics(task.rubric)]
     for number, model in enumerate(config.models):
         if model.interface == "metric" and not any(_computes(model, metric) for metric in metrics):
-            own = model.parameters.get("metric")
-            factor = f"`NAME: {{metric: {own or 'bleu'}}}`"
-            message = f"no rubric has {own or 'a metric'} for it to compute; add a factor such as {factor}"
+            metric = model.parameters.get("metric")
+            factor = f"`NAME: {{metric: {metric or 'bleu'}}}`"
+            message = f"no rubric has {metric or 'a metric'} for it to compute; add a factor such as {factor}"
             problems.add(("models", number, "interface"), f"{message}, or remove this model", "V-18")
 
 

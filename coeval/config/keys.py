@@ -113,13 +113,13 @@ class Keys:
         return Account(base_url=str(spec.base_url), api_key=key)
 
     def _account(self, spec: ProviderSpec, parameters: Mapping[str, Any], entry: Mapping[str, str]) -> Account:
-        own_address = parameters.get("base_url") or parameters.get("azure_endpoint")
+        model_address = parameters.get("base_url") or parameters.get("azure_endpoint")
         stored_addresses = [address for key in ("base_url", "endpoint") if (address := entry.get(key))]
-        address = own_address or next(iter(stored_addresses), None)
+        address = model_address or next(iter(stored_addresses), None)
         key = parameters.get("api_key")
         # A stored key is sent to the hosts that it is for, not to whatever address a model names.
         hosts = [urlsplit(home).hostname for home in (spec.base_url, *stored_addresses) if home]
-        if not key and not (own_address and spec.base_url and urlsplit(str(own_address)).hostname not in hosts):
+        if not key and not (model_address and spec.base_url and urlsplit(str(model_address)).hostname not in hosts):
             key = entry.get("api_key") or entry.get("token")
         names = (*spec.option_variables, *spec.batch_options)
         options = {name: parameters.get(name) or entry.get(name) for name in names}
@@ -127,7 +127,7 @@ class Keys:
         variables = " or ".join(spec.key_variables)
         place = f"`{spec.interface}: KEY` in a key file ({self._looked(str(spec.interface))})"
         missing = NoKeyError(f"no key for {spec.interface}: set {variables}, or write {place}")
-        if not key and spec.needs_key and not own_address and not _first(self.env, spec.key_variables):
+        if not key and spec.needs_key and not model_address and not _first(self.env, spec.key_variables):
             raise missing
         account = account_for(
             spec.name, str(key) if key else None, str(address) if address else None, self.env, options
@@ -176,7 +176,8 @@ def load_keys(path: str | Path | None, env: Mapping[str, str], *, folder: Path |
         candidates = [(folder or Path.cwd()) / "keys.yaml", home / ".coeval" / "keys.yaml"]
     # A home that belongs to somebody else, which may not be looked at, has no key file for us.
     file = next(filter(is_file, candidates), None)
-    return Keys(_read_providers(file) if file else {}, dict(env), file, tuple(candidates))
+    providers = _read_providers(file) if file else {}
+    return Keys(providers=providers, env=dict(env), path=file, looked=tuple(candidates))
 
 
 def _read_providers(path: Path) -> dict[str, dict[str, str]]:

@@ -67,18 +67,18 @@ def load_config(
     resume = resume or (_source_before(file.experiment) if continue_in_place else None)
     run = read_experiment(file.experiment, problems, resume, names)
     run = replace(run, resume_folder=find_source(run, problems))
-    entries, are_own = _task_entries([] if problems.at("tasks") else file.tasks, run, continue_in_place)
+    entries, are_written = _task_entries([] if problems.at("tasks") else file.tasks, run, continue_in_place)
     for part, values in (("models", models), ("tasks", entries)):
         # The run that is resumed may have tasks, once it is found.
         if not values and not problems.at(part) and not (part == "tasks" and problems.at("experiment", "resume_from")):
             problems.add((part,), "there are none; add a list of at least one", "V-01")
-    tasks = read_tasks(entries, problems, names if are_own else None)
+    tasks = read_tasks(entries, problems, names if are_written else None)
     choices = {**_choices(stored_config(Run(run.folder)) if continue_in_place else {}), **_choices(raw)}
     models, notes = _resolve_auto(models, choices, run, keys, problems)
     raw = {**raw, "tasks": entries}
     if run.resume_from and isinstance(file.experiment, Mapping):
         raw["experiment"] = {**file.experiment, "resume_from": run.resume_from}
-    config = Config(models, tasks, run, raw, path, notes)
+    config = Config(models=models, tasks=tasks, experiment=run, raw=raw, path=path, notes=notes)
     check_together(config, problems)
     check_reachable(run, problems)
     if fresh or continue_in_place:
@@ -103,10 +103,10 @@ def _source_before(experiment: Any) -> str | None:
     return before if isinstance(before, str) else None
 
 
-def _task_entries(own: list[Any] | None, run: Experiment, continue_in_place: bool) -> tuple[list[Any], bool]:
-    """Return the tasks of the file, else those of the run that is continued or resumed; and whether they are own."""
-    if own is not None:
-        return own, True
+def _task_entries(written: list[Any] | None, run: Experiment, continue_in_place: bool) -> tuple[list[Any], bool]:
+    """Return the tasks of the file, else of the run that is continued or resumed; and whether the file has them."""
+    if written is not None:
+        return written, True
     for folder in filter(None, (run.folder if continue_in_place else None, run.resume_folder)):
         tasks = stored_config(Run(folder)).get("tasks")
         if isinstance(tasks, list) and tasks:
@@ -151,39 +151,35 @@ def _resolve_auto(
     resolved: list[Model] = []
     notes: list[str] = []
     for number, model in enumerate(models):
-        if model.interface != "auto" or _is_unclear(number, problems):
+        # A mistake in the parameters leaves open what the model is asked for.
+        is_unclear = any(problems.within("models", number, key) for key in ("parameters", "role_parameters"))
+        if model.interface != "auto" or is_unclear:
             resolved.append(model)
             continue
         offer = _earlier(model, choices.get(model.name), keys) or _choose(model, experiment, keys, problems, number)
-        resolved.append(_at_provider(model, offer) if offer else model)
-        notes += _notes(model, offer) if offer else []
+        if offer is None:
+            resolved.append(model)
+            continue
+        resolved.append(_at_provider(model, offer))
+        for model_id, name in offer.names.items():
+            roles = f" as {' and '.join(model.asked_for[model_id])}" if len(offer.names) > 1 else ""
+            price = price_at(offer.interface, name)
+            prices = f"${price.input:g} in and ${price.output:g} out per million tokens"
+            notes.append(f"{model.name}: auto is {offer.interface}, model {name}{roles}, {prices}")
     return tuple(resolved), tuple(notes)
 
 
-def _is_unclear(number: int, problems: Problems) -> bool:
-    """Whether a mistake leaves open what the model is asked for."""
-    return any(problems.within("models", number, key) for key in ("parameters", "role_parameters"))
-
-
 def _at_provider(model: Model, offer: _Offer) -> Model:
-    by_role: dict[str, Mapping[str, Any]] = {
-        role: {**own, "model": offer.names[model.model_id(role)]} if own.get("model") else own
-        for role in ROLES
-        if role in model.roles and (own := model.role_parameters.get(role))
-    }
+    """Return the model with the provider of an offer, and the provider's names for it in every role."""
+    by_role: dict[str, Mapping[str, Any]] = {}
+    for role in ROLES:
+        role_parameters = model.role_parameters.get(role)
+        if role in model.roles and role_parameters:
+            names = {"model": offer.names[model.model_id(role)]} if role_parameters.get("model") else {}
+            by_role[role] = {**role_parameters, **names}
     usual = offer.names.get(model.model_id())
     parameters = {**model.parameters, "model": usual} if usual else model.parameters
     return replace(model, interface=offer.interface, parameters=parameters, role_parameters=by_role)
-
-
-def _notes(model: Model, offer: _Offer) -> list[str]:
-    notes = []
-    for model_id, name in offer.names.items():
-        roles = f" as {' and '.join(model.asked_for[model_id])}" if len(offer.names) > 1 else ""
-        price = price_at(offer.interface, name)
-        prices = f"${price.input:g} in and ${price.output:g} out per million tokens"
-        notes.append(f"{model.name}: auto is {offer.interface}, model {name}{roles}, {prices}")
-    return notes
 
 
 def _choose(model: Model, experiment: Experiment, keys: Keys, problems: Problems, number: int) -> _Offer | None:
@@ -192,30 +188,28 @@ def _choose(model: Model, experiment: Experiment, keys: Keys, problems: Problems
         message = "`auto` cannot know whose key this model has; name the interface, or remove the key"
         problems.add(where, message, "V-06")
         return None
-    offers = _offers(model, _batched(model, experiment))
+    # Interfaces at which calls of this model would go in batches, for less.
+    batched = set(BATCHING) if model.batch_enabled else set()
+    if model.batch_enabled is None:
+        batched = {name for name, phases in experiment.batch.items() if any(map(phases.get, BATCH_PHASES))}
+    offers = _offers(model, batched)
     if model.batch_enabled:
         offers = [offer for offer in offers if offer.interface in BATCHING]
+    model_ids = " and ".join(map(repr, model.asked_for))
     if not offers:
         batches = " in batches" if model.batch_enabled else ""
-        problems.add(where, f"auto: no provider of {_ids(model)}{batches} is known; name the interface", "V-06")
+        problems.add(where, f"auto: no provider of {model_ids}{batches} is known; name the interface", "V-06")
         return None
     choice = next((offer for offer in offers if keys.has(offer.interface)), None)
     if choice is None:
-        problems.add(where, _no_credentials(model, [offer.interface for offer in offers], keys), "V-06")
+        names = ", ".join(offer.interface for offer in offers)
+        files = ", ".join(map(str, keys.looked)) or "none"
+        message = (
+            f"auto: there are no credentials for {names}, who have {model_ids}; set the variable of one, or write "
+            f"its key in a key file (looked in the environment and {keys.path or files})"
+        )
+        problems.add(where, message, "V-06")
     return choice
-
-
-def _no_credentials(model: Model, interfaces: list[str], keys: Keys) -> str:
-    names = ", ".join(interfaces)
-    files = ", ".join(map(str, keys.looked)) or "none"
-    return (
-        f"auto: there are no credentials for {names}, who have {_ids(model)}; set the variable of one, or write "
-        f"its key in a key file (looked in the environment and {keys.path or files})"
-    )
-
-
-def _ids(model: Model) -> str:
-    return " and ".join(map(repr, model.asked_for))
 
 
 def _offers(model: Model, batched: set[str]) -> list[_Offer]:
@@ -223,7 +217,9 @@ def _offers(model: Model, batched: set[str]) -> list[_Offer]:
     routes = {model_id: _routes(model_id) for model_id in model.asked_for}
     first, *others = routes.values()
     shared = [interface for interface in first if all(interface in other for other in others)]
-    offers = [_Offer(interface, {each: names[interface] for each, names in routes.items()}) for interface in shared]
+    offers = [
+        _Offer(interface, {model_id: names[interface] for model_id, names in routes.items()}) for interface in shared
+    ]
     return sorted(offers, key=lambda offer: offer.cost(batched))
 
 
@@ -235,15 +231,6 @@ def _routes(model_id: str) -> dict[str, str]:
             name = model_id.rpartition("/")[2].removeprefix("amazon.")
             return {interface: text.format(id=model_id, name=name) for interface, text in entry["at"].items()}
     return {}
-
-
-def _batched(model: Model, experiment: Experiment) -> set[str]:
-    """Return the interfaces at which calls of this model would go in batches."""
-    if model.batch_enabled is not None:
-        return set(BATCHING) if model.batch_enabled else set()
-    return {
-        interface for interface, phases in experiment.batch.items() if any(phases.get(phase) for phase in BATCH_PHASES)
-    }
 
 
 def _earlier(model: Model, choice: object, keys: Keys) -> _Offer | None:

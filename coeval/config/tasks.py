@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, Strict, TypeAdapter
@@ -113,9 +113,10 @@ def _range_or_all(value: Any) -> Any:
 
 
 class _Sampling(Entry):
-    target: Annotated[tuple[int, int] | Literal["all"], PlainValidator(_range_or_all)] = Field(
-        description="`target: [min, max]`, or `all`"
-    )
+    target: Annotated[
+        tuple[int, int] | Literal["all"],
+        PlainValidator(_range_or_all),
+    ] = Field(description="`target: [min, max]`, or `all`")
     nuance: Annotated[tuple[int, int] | None, PlainValidator(lambda value: _range(value))] = None
     total: Count = Field(description="`total: N`, items for each teacher")
 
@@ -189,25 +190,17 @@ def read_tasks(entries: list[Any], problems: Problems, models: Collection[str] |
         _check_prompts(entry.prompt_library, (*where, "prompt_library"), problems, models)
         if entry.name and any(entry.name == other.name for other in tasks):
             problems.add((*where, "name"), f"{entry.name!r} is the name of two tasks; rename one", "V-03")
-        tasks.append(_task(entry))
+        sampling = Sampling((0, 0), (0, 0), 0)  # where it is missing, which is reported
+        if entry.sampling is not None:
+            sampling = Sampling(entry.sampling.target, entry.sampling.nuance or (0, 0), entry.sampling.total)
+        fields = dict(entry) | {
+            "sampling": sampling,
+            "pairwise": Pairwise(**dict(entry.pairwise)),
+            "label_attributes": tuple(dict.fromkeys(entry.label_attributes)),
+            "documents": tuple(entry.documents),
+        }
+        tasks.append(Task(**fields))
     return tuple(tasks)
-
-
-def _task(entry: TaskEntry) -> Task:
-    sampling = entry.sampling
-    settings = {
-        key: value for key, value in entry if key not in ("sampling", "pairwise", "label_attributes", "documents")
-    }
-    return Task(
-        **settings,
-        sampling=Sampling(sampling.target, sampling.nuance or (0, 0), sampling.total) if sampling else _NO_ITEMS,
-        pairwise=Pairwise(**dict(entry.pairwise)),
-        label_attributes=tuple(dict.fromkeys(entry.label_attributes)),
-        documents=tuple(entry.documents),
-    )
-
-
-_NO_ITEMS = Sampling((0, 0), (0, 0), 0)
 
 
 def _check_attributes(entry: TaskEntry, where: Where, problems: Problems) -> None:
@@ -224,8 +217,13 @@ def _check_attributes(entry: TaskEntry, where: Where, problems: Problems) -> Non
             problems.add((*where, f"{key}_seed"), f"goes with `{key}: auto` or `complete`; remove one of the two")
         names[kind] = set(seed) if isinstance(attributes, str) else {*attributes, *seed}
         _check_number(entry.sampling, kind, attributes, (*where, "sampling", kind), problems)
-    if not any(problems.within(*where, key) for key in ("target_attributes", "target_attributes_seed")):
-        _check_labels(entry.label_attributes, names["target"], (*where, "label_attributes"), problems)
+    if any(problems.within(*where, key) for key in ("target_attributes", "target_attributes_seed")):
+        return
+    for number, label in enumerate(entry.label_attributes):
+        if label not in names["target"]:
+            near = hint(label, names["target"], "; it has to be given as a map, since labels are what is known")
+            message = f"{label[:60]!r} is not a target attribute written here{near}"
+            problems.add((*where, "label_attributes", number), message, "V-17")
 
 
 def _check_number(sampling: _Sampling | None, kind: str, attributes: Any, where: Where, problems: Problems) -> None:
@@ -237,13 +235,6 @@ def _check_number(sampling: _Sampling | None, kind: str, attributes: Any, where:
     if isinstance(ends, tuple) and isinstance(attributes, Mapping) and attributes and ends[0] > len(attributes):
         message = f"asks for at least {ends[0]} attributes of {len(attributes)}; lower it, or add attributes"
         problems.add(where, message)
-
-
-def _check_labels(labels: Iterable[str], names: Collection[str], where: Where, problems: Problems) -> None:
-    for number, label in enumerate(labels):
-        if label not in names:
-            near = hint(label, names, "; it has to be given as a map, since labels are what is known")
-            problems.add((*where, number), f"{label[:60]!r} is not a target attribute written here{near}", "V-17")
 
 
 def _check_judging(entry: TaskEntry, where: Where, problems: Problems) -> None:
@@ -259,20 +250,18 @@ def _check_judging(entry: TaskEntry, where: Where, problems: Problems) -> None:
     if "scale" in entry.model_fields_set and mode == "pairwise":
         message = "has no use where answers are compared in pairs; remove it, or write another mode"
         problems.add((*where, "scale"), message)
-    if entry.expected_scores:
-        for message in _why_no_expectation(entry):
-            problems.add((*where, "expected_scores"), message)
-
-
-def _why_no_expectation(entry: TaskEntry) -> Iterable[str]:
-    """Yield why the first token of an answer is not the grade of one factor, or does not tell it from all others."""
-    if entry.evaluation_mode != "per_factor":
-        yield "looks at the first token of an answer; write `evaluation_mode: per_factor`, or remove it"
+    if not entry.expected_scores:
+        return
+    # The first token of an answer has to be the grade of one factor, and to tell it from all other grades.
+    at = (*where, "expected_scores")
+    if mode != "per_factor":
+        problems.add(at, "looks at the first token of an answer; write `evaluation_mode: per_factor`, or remove it")
     if entry.rationale:
-        yield "looks at the first token of an answer, which `rationale` makes another; remove one of them"
+        problems.add(at, "looks at the first token of an answer, which `rationale` makes another; remove one of them")
     clash = clashing(entry.scale)
     if clash is not None:
-        yield f"needs grades of which each begins with another token, not {clash[0]!r} and {clash[1]!r}; use `0-9`"
+        message = f"needs grades of which each begins with another token, not {clash[0]!r} and {clash[1]!r}; use `0-9`"
+        problems.add(at, message)
 
 
 def _check_prompts(

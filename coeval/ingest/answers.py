@@ -75,7 +75,12 @@ def _plain_row(row: Mapping[str, Any], model: str | None) -> ReadyAnswer:
         for name, keys in {"prompt": ("prompt",), "reference": ("reference_response", "reference")}.items()
     }
     name = model or text_of(row, "model", "student_model_id")
-    return ReadyAnswer(text_of(row, "item", "datapoint_id", "id"), name, text_of(row, "answer", "response"), **optional)
+    return ReadyAnswer(
+        item=text_of(row, "item", "datapoint_id", "id"),
+        model=name,
+        answer=text_of(row, "answer", "response"),
+        **optional,
+    )
 
 
 def _document(path: Path) -> Any:
@@ -97,11 +102,16 @@ def _helm(path: Path, model: str | None) -> _Rows:
 
 def _helm_row(state: Mapping[str, Any], model: str | None) -> ReadyAnswer:
     instance, request = state["instance"], state["request"]
-    right = [one["output"]["text"] for one in instance.get("references") or () if "correct" in (one.get("tags") or ())]
+    references = instance.get("references") or ()
+    right = [entry["output"]["text"] for entry in references if "correct" in (entry.get("tags") or ())]
     prompt = request.get("prompt") or instance["input"]["text"]
     answer = state["result"]["completions"][0]["text"]
     return ReadyAnswer(
-        str(instance["id"]), model or request["model"], _said(answer), prompt.strip(), right[0] if right else ""
+        item=str(instance["id"]),
+        model=model or request["model"],
+        answer=_checked_answer(answer),
+        prompt=prompt.strip(),
+        reference=right[0] if right else "",
     )
 
 
@@ -113,7 +123,8 @@ def _lm_eval(path: Path, model: str | None) -> _Rows:
 
 def _lm_eval_row(row: Mapping[str, Any], model: str) -> ReadyAnswer:
     arguments = row["arguments"]
-    calls = [list(one.values()) for one in arguments.values()] if isinstance(arguments, Mapping) else arguments
+    # Newer releases write mappings where older ones wrote lists.
+    calls = [list(call.values()) for call in arguments.values()] if isinstance(arguments, Mapping) else arguments
     prompt, replies = str(calls[0][0]), row.get("filtered_resps") or row["resps"]
     first = _unwrapped(replies[0])
     if isinstance(first, str):
@@ -125,7 +136,13 @@ def _lm_eval_row(row: Mapping[str, Any], model: str) -> ReadyAnswer:
     reference = str(target) if isinstance(target, str | int | float) else ""
     if isinstance(target, int) and not isinstance(first, str) and 0 <= target < len(calls):
         reference = str(calls[target][1])
-    return ReadyAnswer(str(row["doc_id"]), model, _said(answer), prompt.strip(), reference.strip())
+    return ReadyAnswer(
+        item=str(row["doc_id"]),
+        model=model,
+        answer=_checked_answer(answer),
+        prompt=prompt.strip(),
+        reference=reference.strip(),
+    )
 
 
 def _unwrapped(reply: Any) -> Any:
@@ -154,11 +171,11 @@ def _inspect(path: Path, model: str | None) -> _Rows:
 def _inspect_archive(path: Path) -> tuple[Any, list[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [one for one in archive.infolist() if one.filename.startswith("samples/")]
-            if sum(one.file_size for one in archive.infolist()) > LONGEST_LOG:
+            members = [member for member in archive.infolist() if member.filename.startswith("samples/")]
+            if sum(member.file_size for member in archive.infolist()) > LONGEST_LOG:
                 raise RunInputError(f"{path}: unfolds to more than {LONGEST_LOG >> 30} GiB")
             head = "header.json" if "header.json" in archive.namelist() else "_journal/start.json"
-            return parse_json(archive.read(head)), [parse_json(archive.read(one)) for one in names]
+            return parse_json(archive.read(head)), [parse_json(archive.read(member)) for member in members]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise RunInputError(f"{path}: is not a log of Inspect: {error}") from None
 
@@ -170,16 +187,12 @@ def _inspect_row(sample: Mapping[str, Any], model: str, epochs: bool) -> ReadyAn
         answer = _content(output["choices"][0]["message"]["content"])
     identity = f"{sample['id']}-{sample.get('epoch', 1)}" if epochs else str(sample["id"])
     reference = target if isinstance(target, str) else " | ".join(map(str, target))
-    return ReadyAnswer(identity, model, _said(answer), _inspect_prompt(sample["input"]), reference)
-
-
-def _inspect_prompt(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    turns = [(message["role"], _content(message["content"])) for message in value]
-    if len(turns) == 1:
-        return turns[0][1]
-    return "\n\n".join(f"{role}: {text}" for role, text in turns)
+    prompt = sample["input"]
+    if not isinstance(prompt, str):
+        turns = [(message["role"], _content(message["content"])) for message in prompt]
+        texts = [f"{role}: {text}" for role, text in turns] if len(turns) > 1 else [text for _, text in turns]
+        prompt = "\n\n".join(texts)
+    return ReadyAnswer(item=identity, model=model, answer=_checked_answer(answer), prompt=prompt, reference=reference)
 
 
 def _content(content: Any) -> str:
@@ -189,7 +202,7 @@ def _content(content: Any) -> str:
     return "\n".join(part["text"] for part in content if isinstance(part, Mapping) and part.get("type") == "text")
 
 
-def _said(answer: Any) -> str:
+def _checked_answer(answer: Any) -> str:
     if not isinstance(answer, str) or not answer.strip():
         raise BadRowError("has no answer; leave it out")
     return answer.strip()

@@ -298,13 +298,13 @@ def _item(entry: Mapping[str, Any], row: Row, number: int) -> BenchmarkItem | No
         prompt = f"{prompt}\n\n{lines}" if lines else prompt
     read = {name: _read(row, source) for name, source in entry.get("attributes", {}).items()}
     attributes = {name: value for name, value in read.items() if value not in (None, "")}
-    native_id = re.sub(r"{([^}]+)}", lambda match: _part_of_id(row, match[1], number), entry.get("id", "{row}"))
+
+    def column_text(match: re.Match[str]) -> str:
+        value = _value(row, match[1])
+        return str(number if value is None else value)
+
+    native_id = re.sub(r"{([^}]+)}", column_text, entry.get("id", "{row}"))
     return BenchmarkItem(native_id, prompt, reference, {**right, **attributes})
-
-
-def _part_of_id(row: Row, column: str, number: int) -> str:
-    value = _value(row, column)
-    return str(number if value is None else value)
 
 
 def _answer(entry: Mapping[str, Any], row: Row) -> tuple[str, str, dict[str, Any]]:

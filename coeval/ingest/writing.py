@@ -6,7 +6,7 @@ Existing items, tasks and rubrics are left alone, so repeating the command chang
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,22 +61,17 @@ def _patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) -
     return changed
 
 
-def _is_benchmark_task(configuration: Mapping[str, Any], name: str) -> bool:
-    """Whether a task was, or will be, added by ingest."""
-    task = next((task for task in configuration.get("tasks") or () if task.get("name") == name), None)
-    return task is None or task.get("category") == "benchmark"
-
-
 def _check_fits(task: Mapping[str, Any], benchmark: Benchmark, run: Run) -> None:
     """Raise unless an existing task has the benchmark's labels, metric and requested description."""
     name, rubric = benchmark.task, task.get("rubric")
-    metrics = (
-        [one.get("metric") for one in rubric.values() if isinstance(one, dict)] if isinstance(rubric, dict) else []
-    )
+    factors = rubric.values() if isinstance(rubric, dict) else ()
+    metrics = [factor.get("metric") for factor in factors if isinstance(factor, dict)]
     labels = task.get("label_attributes") or ()
     lacks = [f"label attribute {label!r}" for label in benchmark.label_attributes if label not in labels]
-    lacks += [f"factor with metric {benchmark.metric!r}"] * (benchmark.metric not in (None, *metrics))
-    lacks += ["such description"] * (benchmark.described and task.get("description") != benchmark.description)
+    if benchmark.metric not in (None, *metrics):
+        lacks.append(f"factor with metric {benchmark.metric!r}")
+    if benchmark.described and task.get("description") != benchmark.description:
+        lacks.append("such description")
     if lacks:
         raise RunInputError(
             f"{run.config}: task {name!r} is there already and has no {' and no '.join(lacks)}; "
@@ -140,21 +135,14 @@ def ingest(
     Raise RunInputError if the folder holds no run or another process works on it, the file or a row cannot be used, or
     a name is in use.
     """
-    Meta(run)
+    Meta(run)  # a folder without a run is refused before a large file is read
     items, skipped = read_items(benchmark, path, rows)
     if benchmark.sample is not None:
         items = stratified(items, limit or benchmark.sample, benchmark.label_attributes)
-    return _ingest_items(run, benchmark, items, skipped, limit=limit)
-
-
-def _ingest_items(
-    run: Run, benchmark: Benchmark, entries: Sequence[BenchmarkItem], skipped: int = 0, *, limit: int | None = None
-) -> _IngestCounts:
-    """Add items to a run, as `ingest` does; `skipped` rows had none."""
-    meta = Meta(run)
+    meta = Meta(run)  # as it is now: reading may have taken minutes
     _check_names(benchmark)
     with main_process(run):
-        return _add(run, meta, benchmark, entries, skipped, limit)
+        return _add(run, meta, benchmark, items, skipped, limit)
 
 
 def _add(
@@ -163,12 +151,17 @@ def _add(
     configuration = read_configuration(run)
     files = run.record_files("data_generation", benchmark.task)
     stored_ids = {str(record.get("id")) for file in files for record in read_records(file)}
-    new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
+    by_id: dict[str, BenchmarkItem] = {}
+    for entry in entries:
+        by_id.setdefault(_identity(benchmark, entry.native_id), entry)  # of duplicates the first
+    new = [(identity, entry) for identity, entry in by_id.items() if identity not in stored_ids]
     chosen = new if limit is None else new[:limit]
-    counts = _IngestCounts(len(chosen), len(entries) - len(new), skipped)
+    counts = _IngestCounts(written=len(chosen), there=len(entries) - len(new), skipped=skipped)
     whole = _with_values(benchmark, entries)
     changed = _patched(configuration, whole, run)
-    _write_phase_files(run, whole, extend=_is_benchmark_task(configuration, benchmark.task))
+    # A task of the user's own gets no further values, since teachers draw from its attributes.
+    task = next((task for task in configuration.get("tasks") or () if task.get("name") == benchmark.task), None)
+    _write_phase_files(run, whole, extend=task is None or task.get("category") == "benchmark")
     _write_items(run, whole, chosen)
     _write_configuration(run, changed)
     _note(meta, whole, counts)
@@ -224,20 +217,22 @@ def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
     with main_process(run):
         prompts = _prompts_of(run, benchmark.task)
         _check_items(benchmark, answers, prompts, path)
-        fresh = {one.item: one for one in answers if one.item not in prompts and one.prompt}
-        items = [BenchmarkItem(one.item, one.prompt, one.reference) for one in fresh.values()]
+        fresh = {answer.item: answer for answer in answers if answer.item not in prompts and answer.prompt}
+        items = [BenchmarkItem(answer.item, answer.prompt, answer.reference) for answer in fresh.values()]
         added = _add(run, meta, benchmark, items, 0, None).written if items else 0
         configuration = read_configuration(run)
         models = configuration.setdefault("models", [])
-        for given, name in names.items():
+        for model_id, name in names.items():
             if not any(model.get("name") == name and "student" in (model.get("roles") or ()) for model in models):
-                _add_model(models, name, "answers", "student", {"model": given}, run)
+                _add_model(models, name, "answers", "student", {"model": model_id}, run)
         _write_configuration(run, configuration)
         written = _write_answers(run, benchmark, answers, names)
         meta.update(
             phases_completed=[phase for phase in meta.completed if phase not in _REOPENED], status="in_progress"
         )
-    return _AnswerCounts(added, written, len(answers) - written, tuple(sorted(set(names.values()))))
+    return _AnswerCounts(
+        items=added, written=written, there=len(answers) - written, models=tuple(sorted(set(names.values())))
+    )
 
 
 def _prompts_of(run: Run, task: str) -> dict[str, tuple[str, str]]:
@@ -253,12 +248,12 @@ def _prompts_of(run: Run, task: str) -> dict[str, tuple[str, str]]:
 def _student_names(answers: Sequence[ReadyAnswer], path: Path) -> dict[str, str]:
     """Return the name in the run of each model of the answers; two that would have the same one are an error."""
     names, owners = dict[str, str](), dict[str, str]()
-    for given in dict.fromkeys(answer.model for answer in answers):
-        names[given] = model_name(given)
-        other = owners.setdefault(names[given], given)
-        if other != given:
+    for model in dict.fromkeys(answer.model for answer in answers):
+        names[model] = model_name(model)
+        owner = owners.setdefault(names[model], model)
+        if owner != model:
             raise RunInputError(
-                f"{path}: models {other!r} and {given!r} would both be named {names[given]!r} in the run; rename one"
+                f"{path}: models {owner!r} and {model!r} would both be named {names[model]!r} in the run; rename one"
             )
     return names
 
@@ -268,7 +263,7 @@ def _check_items(
 ) -> None:
     """Raise RunInputError for an answer without an item, or with another prompt than its item has."""
     prompts = {item: prompt for item, (prompt, _) in stored.items()}
-    identities = [one.item if one.item in prompts else _identity(benchmark, one.item) for one in answers]
+    identities = [answer.item if answer.item in prompts else _identity(benchmark, answer.item) for answer in answers]
     for identity, answer in zip(identities, answers, strict=True):
         if answer.prompt and identity not in stored and prompts.setdefault(identity, answer.prompt) != answer.prompt:
             raise RunInputError(f"{path}: item {answer.item[:60]!r} has two prompts; give each an item of its own")
@@ -359,16 +354,6 @@ def _identity(benchmark: Benchmark, native: str) -> str:
     return f"{benchmark.task}__{benchmark.name}__{native}"
 
 
-def _identified(benchmark: Benchmark, entries: Sequence[BenchmarkItem]) -> Iterator[tuple[str, BenchmarkItem]]:
-    """Yield entries with the ids of their items; of duplicates the first."""
-    seen = set()
-    for entry in entries:
-        identity = _identity(benchmark, entry.native_id)
-        if identity not in seen:
-            seen.add(identity)
-            yield identity, entry
-
-
 def _with_values(benchmark: Benchmark, entries: Sequence[BenchmarkItem]) -> Benchmark:
     """Return the benchmark with all attribute values in the file."""
     values = {name: dict.fromkeys(declared) for name, declared in benchmark.attributes.items()}
@@ -384,10 +369,7 @@ def _with_values(benchmark: Benchmark, entries: Sequence[BenchmarkItem]) -> Benc
 
 
 def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
-    """Write the attributes and rubric of the task where they are missing; `extend` adds attribute values.
-
-    A task of the user's own is not extended, since teachers draw from its attributes.
-    """
+    """Write the attributes and rubric of the task where they are missing; `extend` adds attribute values."""
     path = run.find_attributes(benchmark.task, "target")
     stored = read_json(path) if path is not None else None
     target = dict(stored) if isinstance(stored, dict) else {}

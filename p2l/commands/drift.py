@@ -288,14 +288,21 @@ def _followed(args: argparse.Namespace) -> LiveVotes:
 def _judged(args: argparse.Namespace, before: str, after: str, changes: Changes) -> Drift:
     from p2l.insight.drift import Drift, judge
 
-    names = sorted({one.model for one in changes.measured})
+    names = sorted({change.model for change in changes.measured})
     for name in args.model or names:
         if name not in names:
             raise ConfigError(f"--model: {name!r} cannot be compared here; models: {', '.join(names)}")
-    selected = [one for one in changes.measured if not args.model or one.model in args.model]
-    cells = judge(selected, level=args.level, fdr=args.fdr, least_change=args.least_change)
-    sides = (before, after, changes.likelihood)
-    return Drift(*sides, args.level, args.fdr, cells, changes.notes, args.least_change)
+    selected = [change for change in changes.measured if not args.model or change.model in args.model]
+    return Drift(
+        before=before,
+        after=after,
+        likelihood=changes.likelihood,
+        level=args.level,
+        fdr=args.fdr,
+        cells=judge(selected, level=args.level, fdr=args.fdr, least_change=args.least_change),
+        notes=changes.notes,
+        least_change=args.least_change,
+    )
 
 
 def _time(flag: str, text: str) -> float:
