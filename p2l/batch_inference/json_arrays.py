@@ -13,12 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from p2l.batch_inference.output import json_array
-from p2l.common.errors import VoteError
+from p2l.common.errors import VoteError, first_line
 from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.votes.rows import RawBatch, Source, check_number_of_columns
 
-HIDDEN = "last_hidden_state"
-"""The column that `p2l eval --no-drop-hidden` adds: far larger than all others together."""
+HIDDEN = "last_hidden_state"  # `p2l eval --no-drop-hidden` adds it: far larger than all other columns together
 _CHARACTERS_PER_READ = 1 << 22
 _LONGEST_RECORD = 1 << 28  # characters
 _RECORDS_PER_BATCH = 512
@@ -54,9 +53,9 @@ def remove_hidden(path: Path) -> bool:
 def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     records, number = records_of(path), 1
     while rows := list(itertools.islice(records, min(batch_size, _RECORDS_PER_BATCH))):
-        there = dict.fromkeys(name for row in rows for name in row if name != HIDDEN)
-        check_number_of_columns(str(path), len(there))
-        names = [name for name in there if columns is None or name in columns]
+        keys = dict.fromkeys(name for row in rows for name in row if name != HIDDEN)
+        check_number_of_columns(str(path), len(keys))
+        names = [name for name in keys if columns is None or name in columns]
         arrays = [_column(path, name, [row.get(name) for row in rows]) for name in names]
         yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), number)
         number += len(rows)
@@ -69,7 +68,7 @@ def _column(path: Path, name: str, values: list[Any]) -> Any:
         raise VoteError(f"{path}: {name} holds half of a surrogate pair, which is not text") from error
     except (pa.ArrowException, OverflowError) as error:
         if name in ("coefs", "betas", "eta", "gamma"):
-            raise VoteError(f"{path}: {name} must be numbers in every record: {str(error).splitlines()[0]}") from error
+            raise VoteError(f"{path}: {name} must be numbers in every record: {first_line(error)}") from error
         # Kinds that do not go together stay readable as text.
         return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
 

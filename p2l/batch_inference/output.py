@@ -20,6 +20,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -265,10 +266,12 @@ def write_output(
     counts = {"truncated": 0, "not_finite": 0}
     try:
         with contextlib.ExitStack() as stack:
-            writers = []
+            writers: list[Write] = []
             for file in paths:
-                make = _json if file.suffix == ".json" else _parquet
-                writers.append(stack.enter_context(make(file, survey.schema, info)))
+                if file.suffix == ".json":
+                    writers.append(partial(_write_records, stack.enter_context(json_array(file))))
+                else:
+                    writers.append(stack.enter_context(_parquet(file, survey.schema, info)))
             before, start = -1, 0
             for chunk, rows in data.tables():
                 start = start if chunk == before else 0  # a chunk may come in several pieces
@@ -312,15 +315,9 @@ def _parquet(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:
         yield add
 
 
-@contextlib.contextmanager
-def _json(path: Path, schema: Any, info: dict[str, Any]) -> Iterator[Write]:  # noqa: ARG001 (they are in the info file)
-    with json_array(path) as write:
-
-        def add(rows: Any, predictions: Any) -> None:
-            for record in json_records(rows.to_pylist(), predictions):
-                write(record)
-
-        yield add
+def _write_records(write: Callable[[str], None], rows: Any, predictions: Any) -> None:
+    for record in json_records(rows.to_pylist(), predictions):
+        write(record)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from p2l.common.cli import above_zero, positive, whole
 from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
+    from asyncio import AbstractEventLoop, Future, Transport
 
 _DEFAULT_CONNECTIONS = 1024  # connections a process by default: some 7 MB
 _FILES_PER_CONNECTION = 3  # itself, the router's to a provider, and another that waits to be set up
@@ -123,14 +123,11 @@ _EVICTION = ((State.HEAD, 0.2), (State.CLOSING, 1.0), (State.IDLE, 0.2), (State.
 class Connection(Protocol):
     """A connection as the limits see it."""
 
+    transport: Transport
     peer: str
     state: State
     since: float  # when it came into its state, by `time.monotonic`
     unsent: int  # bytes of an answer at the last look
-
-    def unsent_now(self) -> int:
-        """Return the number of bytes of an answer that the client has not taken yet."""
-        ...
 
     def expire(self) -> None:
         """Answer a request that is not whole, and close."""
@@ -267,12 +264,12 @@ class Connections:
             while queues[state] and (oldest := next(iter(queues[state]))).since + seconds <= now:
                 if state is State.HEAD:
                     self.report("--header-seconds", f"ended a connection of {oldest.peer} without a whole request")
-                oldest.unsent = oldest.unsent_now()
+                oldest.unsent = oldest.transport.get_write_buffer_size()
                 oldest.expire()
                 self.move(oldest, State.CLOSING)
         closing = queues[State.CLOSING]
         while closing and (oldest := next(iter(closing))).since + _FLUSH_SECONDS <= now:
-            unsent = oldest.unsent_now()
+            unsent = oldest.transport.get_write_buffer_size()
             if 0 < unsent < oldest.unsent:  # its client reads, though slowly
                 oldest.unsent, oldest.since = unsent, now
                 closing.move_to_end(oldest)

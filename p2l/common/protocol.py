@@ -286,10 +286,6 @@ class BoundedProtocol(HttpToolsProtocol):
         await self._all.turns.take(self.loop, self.peer)
         await self._app(scope, receive, send)
 
-    def unsent_now(self) -> int:
-        """See `Connection`."""
-        return self.transport.get_write_buffer_size()
-
     def expire(self) -> None:
         """See `Connection`."""
         if self._in_message and not self.transport.is_closing():
