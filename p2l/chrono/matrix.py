@@ -113,7 +113,10 @@ def _score(file: Path, metric: str, loss_type: str) -> dict[str, Any]:
     try:
         labels = _labels(rows, bothbad="bothbad" in get(loss_type).outcomes)
         coefs = np.array([np.reshape(row["coefs"], -1) for row in rows], dtype=np.float64)
-        eta, gamma = (_column(rows, name) for name in ("eta", "gamma"))
+        eta, gamma = (
+            None if rows[0].get(name) is None else np.array([np.reshape(row[name], -1)[0] for row in rows], np.float64)
+            for name in ("eta", "gamma")
+        )
         if labels[:, :2].max() >= coefs.shape[1]:
             raise InputError(f"{file}: labels lie outside its {coefs.shape[1]} coefficients")
         return {**simple_metrics(coefs, labels, eta, gamma, likelihood=loss_type, names=[metric]), "votes": len(rows)}
@@ -135,12 +138,6 @@ def _labels(rows: list[dict[str, Any]], *, bothbad: bool) -> NDArray[np.int64]:
     if bothbad:
         labels[[row.get("winner") == "tie (bothbad)" for row in rows], 2] = 2
     return labels
-
-
-def _column(rows: list[dict[str, Any]], name: str) -> Floats | None:
-    if rows[0].get(name) is None:
-        return None
-    return np.array([np.reshape(row[name], -1)[0] for row in rows], dtype=np.float64)
 
 
 def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,16 @@ def report_json(report: Report) -> dict[str, Any]:
         "verdict": {"sentence": report.verdict.sentence, "reason": report.verdict.reason, "tone": report.verdict.tone},
         "picture": None if report.picture is None else part_json(report.picture),
         "sections": [
-            {"title": section.title, "lead": section.lead, "parts": _parts_json(section.parts)}
+            {
+                "title": section.title,
+                "lead": section.lead,
+                "parts": [part_json(part) for part in section.parts if part is not None],
+            }
             for section in report.sections
         ],
         "facts": dict(report.facts),
         "notes": list(report.notes),
     }
-
-
-def _parts_json(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    return [part_json(part) for part in parts if part is not None]
 
 
 def part_json(part: Part) -> dict[str, Any]:
@@ -55,7 +54,8 @@ def part_json(part: Part) -> dict[str, Any]:
     elif isinstance(part, Links):
         content["rows"] = [{"address": address, "name": name, "about": about} for address, name, about in part.rows]
     elif isinstance(part, Fold):
-        content |= {"title": part.title, "note": part.note, "parts": _parts_json(part.parts)}
+        inner = [part_json(nested) for nested in part.parts if nested is not None]
+        content |= {"title": part.title, "note": part.note, "parts": inner}
     return no_nan(content)  # type: ignore[no-any-return]
 
 
@@ -79,8 +79,10 @@ def _picture_json(picture: str | Chart | Forest | Heat) -> dict[str, Any]:
 
 def table_rows(table: Table) -> list[dict[str, Any]]:
     """Return the rows of a table as objects: numbers as they are, by the `key` of each column."""
-    fields = [column.field for column in table.columns]
-    return [dict(zip(fields, row, strict=True)) for row in _data(table)]
+    return [
+        {column.field: column.data(value) for column, value in zip(table.columns, row, strict=True)}
+        for row in table.rows
+    ]
 
 
 def write_csv(table: Table, path: str | Path) -> Path:
@@ -89,9 +91,6 @@ def write_csv(table: Table, path: str | Path) -> Path:
         # A name such as =cmd() must not run where the file is opened in a spreadsheet.
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([to_cell(column.field) for column in table.columns])
-        writer.writerows([to_cell(value) for value in row] for row in _data(table))
+        for row in table.rows:
+            writer.writerow([to_cell(column.data(value)) for column, value in zip(table.columns, row, strict=True)])
     return Path(path)
-
-
-def _data(table: Table) -> list[list[float | str | None]]:
-    return [[column.data(value) for column, value in zip(table.columns, row, strict=True)] for row in table.rows]

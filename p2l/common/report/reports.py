@@ -182,7 +182,7 @@ class MetricTable:
 
 @dataclass(frozen=True)
 class Prose:
-    """A paragraph, or one with a `tone`: `quiet` or `problem`; as `heading` a heading below the section's."""
+    """A paragraph; its `tone` is `quiet`, `problem`, or `heading` for a heading below that of the section."""
 
     kind: ClassVar[str] = "prose"
     text: str
