@@ -36,6 +36,7 @@ from p2l.likelihood import get
 from p2l.model.posterior import kernel, median_distance
 from p2l.model.prompt_form import form_of
 from p2l.newcomers.rows import (
+    LEAST_SLOPE,
     AnswerScale,
     NewRow,
     RowPrior,
@@ -55,6 +56,37 @@ Floats = npt.NDArray[np.float64]
 NEWEST, COUNTS = 12, (5, 10, 40, 100)
 NEWCOMERS, ASKED = 5, (5, 20, 50)
 RIDGE = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Chances:
+    """Chances of right answers at prompts of which nothing but the coefficients is known.
+
+    The slope is smaller than that of an `AnswerScale`, because a prompt's own logit is averaged over.
+    """
+
+    slope: float
+    level: float
+
+    @classmethod
+    def fit(cls, coefs: Floats, scores: Floats) -> Chances:
+        """Fit a logistic regression to n scores, the slope held near 1 by the weight of one score."""
+        slope, level = 1.0, 0.0
+        for _ in range(20):
+            chance = 1.0 / (1.0 + np.exp(-(slope * coefs + level)))
+            weight, residual = chance * (1.0 - chance), scores - chance
+            cross = (weight * coefs).sum()
+            terms = np.array([(residual * coefs).sum() - (slope - 1.0), residual.sum()])
+            curve = np.array([[(weight * coefs**2).sum() + 1.0, cross], [cross, weight.sum() + 1e-3]])
+            step = np.clip(np.linalg.solve(curve, terms), -0.5, 0.5)
+            slope, level = max(slope + float(step[0]), LEAST_SLOPE), level + float(step[1])
+        return cls(slope, level)
+
+    def at(self, coefs: Floats, sd: float | Floats = 0.0) -> Floats:
+        """Return the mean (N,) of the sigmoid of normal logits; `sd` is the standard deviation of the coefficients."""
+        nodes, masses = np.polynomial.hermite_e.hermegauss(15)
+        draws = (self.slope * coefs + self.level)[..., None] + (self.slope * np.asarray(sd))[..., None] * nodes
+        return np.asarray((masses / masses.sum() / (1.0 + np.exp(-draws))).sum(axis=-1))
 
 
 def _bare(prior: RowPrior, sd: float, mean: float) -> RowPrior:
@@ -250,6 +282,13 @@ class _NewModel:
         return scale, easier
 
     @cached_property
+    def chances(self) -> Chances:
+        """Of the prompts on which the known models are graded."""
+        train = ~self.is_test
+        there = ~np.isnan(self.known[train])
+        return Chances.fit(self.coefs[train][there], self.known[train][there])
+
+    @cached_property
     def whole_scale(self) -> tuple[AnswerScale, Floats]:
         """Of all prompts (P,), where the known models are graded on all."""
         return fit_answer_scale(self.coefs, self.known)
@@ -286,7 +325,6 @@ class _NewModel:
     def losses(self, orders: int) -> dict[str, Floats]:
         """Return losses (3) after so many graded answers, by how these are chosen and what is known besides."""
         tests = np.flatnonzero(self.is_test & ~np.isnan(self.own))
-        scale = self.scale[0]
 
         def loss(chance: Floats) -> float:
             own = self.own[tests]
@@ -294,7 +332,7 @@ class _NewModel:
 
         def after(rows: Any) -> float:
             row = self.row_of(rows, *self.scale)
-            return loss(scale.chances(row.coefs(self.coefs[tests]), row.sd(self.coefs[tests])))
+            return loss(self.chances.at(row.coefs(self.coefs[tests]), row.sd(self.coefs[tests])))
 
         def beside(rows: Any) -> float:
             whole, easier = self.whole_scale
@@ -309,7 +347,7 @@ class _NewModel:
             "chosen": mean(after, self.chosen),
             "drawn, known models graded on the other fifth too": mean(beside, self.drawn),
             _GRADED: mean(beside, self.chosen),
-            "the mean row, no answers": np.full(3, loss(scale.chances(self.coefs[tests].mean(axis=1)))),
+            "the mean row, no answers": np.full(3, loss(self.chances.at(self.coefs[tests].mean(axis=1)))),
             "all its answers": np.full(3, after(self.graded)),
         }
 

@@ -1,4 +1,4 @@
-"""Which text backbones can carry a head.
+"""Text backbones that can carry a head.
 
 A backbone turns a batch into one hidden state per prompt. A transformer of Hugging Face registers in one line,
 
@@ -6,11 +6,6 @@ A backbone turns a batch into one hidden state per prompt. A transformer of Hugg
 
 where the name is the `model_type` of its config.json; any other model needs its own `Backbone`. Prompts are packed end
 to end unless the backbone has `packs=False`: a model with an attention of its own reads padded batches.
-
-The attention `P2L_ATTENTION`, which is registered with transformers by name, reads the borders of packed prompts from
-the keyword `packed` of the forward pass: on a GPU it calls a kernel for sequences of varying length (torch's own, or
-flash-attn); elsewhere, and for float32, it attends prompt by prompt. Without `packed` it is transformers' `sdpa` on
-padded batches with their mask.
 
 Shapes: B prompts, T tokens, D hidden, V vocabulary, H heads, G heads of keys and values, C width of a head.
 """
@@ -42,7 +37,7 @@ _VarlenKernel = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Packed:
-    """Where prompts end in a row of tokens."""
+    """Borders of prompts that lie end to end in a row of tokens."""
 
     lengths: list[int]
     """Tokens of each prompt."""
@@ -65,7 +60,7 @@ class Joined:
         self._masks: dict[tuple[int, int], Tensor] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, window: tuple[int, int], scale: float) -> Tensor:
-        """As `one_by_one`, all prompts at once under a mask."""
+        """Attend as `one_by_one` does, all prompts at once under a mask."""
         heads, groups = query.shape[1], key.shape[1]
         if groups != heads:
             key, value = (
@@ -115,7 +110,7 @@ def _attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attend with query (B, H, T, C), key and value (B, G, T, C); return (B, T, H, C)."""
-    if packed is None:
+    if packed is None:  # a padded batch with its mask
         sdpa: Any = importlib.import_module("transformers.integrations.sdpa_attention")
         arguments: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **options}
         states: tuple[Tensor, None] = sdpa.sdpa_attention_forward(
@@ -135,7 +130,7 @@ def _attention(
     if isinstance(packed, Joined):
         return packed.attend(query, key, value, window, scale), None
     kernel = varlen_kernel(query.device.type, query.dtype) if dropout == 0 else None
-    if kernel is None:
+    if kernel is None:  # on a CPU, and for float32
         return one_by_one(query, key, value, packed.lengths, window=window, scale=scale, dropout=dropout), None
     flat = [states[0].transpose(0, 1) for states in (query, key, value)]
     return kernel(*flat, packed, window, scale).unsqueeze(0), None
@@ -233,7 +228,7 @@ def _mask(*arguments: Any, attention_mask: Tensor | None = None, **options: Any)
 
 @dataclass(frozen=True)
 class Backbone:
-    """How a family of text models is loaded and read."""
+    """A family of text models: its loaders, and the readers of its hidden states."""
 
     name: str
     pretrained: Callable[[Path, torch.dtype], nn.Module]
@@ -337,10 +332,7 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
 
 
 def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
-    """Give every added token, and every id below `vocab_size` without a row, the mean of the other embeddings.
-
-    Rows are appended only where the matrix has no spare ones (many published models do).
-    """
+    """Give every added token, and every id below `vocab_size` without a row, the mean of the other embeddings."""
     if not hasattr(model, "get_input_embeddings"):
         return
     resizable: Any = model
@@ -348,7 +340,7 @@ def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
     new = sorted({*added_ids, *range(old_rows, vocab_size)})
     if not new:
         return
-    if vocab_size > old_rows:
+    if vocab_size > old_rows:  # many published models have spare rows
         resizable.resize_token_embeddings(vocab_size, mean_resizing=False)
     # The mean makes a new token as neutral as an average word.
     weight = resizable.get_input_embeddings().weight
@@ -439,4 +431,12 @@ def quiet() -> Iterator[None]:
 for _name in ("qwen2", "qwen3", "llama", "modernbert"):
     register(transformer(_name))
 register(transformer("bert", learned_positions=True, add_pooling_layer=False))
-register(Backbone("tfidf", tfidf.pretrained, tfidf.empty, tfidf.encode, packs=True))
+register(
+    Backbone(
+        name="tfidf",
+        pretrained=tfidf.pretrained,
+        empty=tfidf.empty,
+        encode=lambda model, batch: model(batch["input_ids"], batch["values"], batch["offsets"]),
+        packs=True,
+    )
+)

@@ -1,7 +1,6 @@
 """Collate encoded prompts into tensors, and plan which prompts share a batch.
 
-Only `collate` and `plan_batches` depend on the memory layout of prompts: packed end to end without padding, or padded
-to the longest for backbones that need it.
+Prompts are packed end to end without padding, or padded to the longest for backbones that need it.
 
 Shapes: B prompts, T tokens (of the longest prompt when padded, of all when packed), F features of all prompts together.
 """
@@ -67,12 +66,10 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
 def plan_batches(
     lengths: Sequence[int], *, max_tokens: int, max_rows: int | None = None, packed: bool = False
 ) -> list[list[int]]:
-    """Return row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` tokens, padding included.
-
-    A row longer than `max_tokens` gets a batch of its own. Rows of equal length keep their order.
-    """
+    """Return row numbers by batch: longest first, at most `max_rows` rows and `max_tokens` tokens, padding included."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     most = len(lengths) if max_rows is None else max_rows
+    # Rows of equal length keep their order, and one that is longer than `max_tokens` gets a batch of its own.
     return (_first_fit if packed else _fill)(order, lengths, max_tokens, most)
 
 

@@ -32,10 +32,7 @@ _IGNORED_WEIGHTS = re.compile(r"(^|\.)(lm_head\.|pooler\.|cls\.predictions\.)|ro
 
 
 def local_folder(path: str | Path) -> Path:
-    """Return the local folder of a path or hub id, downloading into the hub's cache; CheckpointError if it is neither.
-
-    `owner/name/checkpoint-512` is the folder checkpoint-512 of the hub's `owner/name`.
-    """
+    """Return the folder of a local path or hub id, downloading into the hub's cache; CheckpointError for neither."""
     try:
         folder = Path(path).expanduser()
     except RuntimeError as error:  # ~somebody who is unknown
@@ -231,6 +228,7 @@ def _open_all(paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
 def _download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
+    # owner/name/checkpoint-512 is the folder checkpoint-512 of the hub's owner/name.
     owner_and_name, subfolder = "/".join(hub_id.split("/")[:2]), "/".join(hub_id.split("/")[2:])
     inside = f"{subfolder}/" if subfolder else ""
     patterns = [f"{inside}*.{ending}" for ending in ("json", "jinja", "model", "safetensors", "txt")]
@@ -296,9 +294,9 @@ def joint_revision(digests: Mapping[str, str]) -> str:
     return whole.hexdigest()[:_REVISION_DIGITS]
 
 
-# The manifest: `manifest.json` is written with the folder, and config.json says that there is one. So a copy in which
-# files are missing, cut short, old or half overwritten can be told from a whole one, in whichever order its files
-# arrive. Folders of other writers have no manifest; of them only the names of required files are checked.
+# The manifest: `manifest.json` is written with the folder, and config.json says that there is one, so that a partial
+# copy can be told from a whole one in whichever order its files arrive. Folders of other writers have no manifest; of
+# them only the names of required files are checked.
 
 MANIFEST_FILE = "manifest.json"
 _COPY_AGAIN = "copy the folder again, or wait until it is copied"
@@ -316,12 +314,12 @@ def seal(folder: Path) -> None:
 
 
 class Stamp(NamedTuple):
-    """What the file system says of a folder's files: equal stamps, equal files."""
+    """The state of a folder's files in the file system: equal stamps, equal files."""
 
     files: str
     """Their names, sizes, times of writing and inodes."""
     changes: str
-    """When their inodes changed: other owners and modes too, but also what was written and given an older time."""
+    """Times when their inodes changed, which also tell a file that was written and given an older time."""
 
 
 def stamp_of(folder: Path) -> Stamp | None:
@@ -363,7 +361,7 @@ def check_contents(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def _recorded_files(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """Return what the manifest records of each file; None for a folder that has none and names none."""
+    """Return the manifest's record of each file; None for a folder without a manifest that names none."""
     record = read_object(folder / "config.json").get("p2l")
     is_named = isinstance(record, dict) and bool(record.get("manifest"))
     if not is_named and not (folder / MANIFEST_FILE).is_file():

@@ -2,7 +2,7 @@
 
     a vote's parameters (coef_a, coef_b, eta) = those of its prompt + sum_c value_c effect_c role_c
 
-`covariates.json` in a model folder says what each covariate is read from, its scale and its effect with its interval;
+`covariates.json` in a model folder has each covariate's columns, its scale and its effect with its interval;
 model.safetensors holds `covariates.effects`, the effects times their scales.
 
 Shapes: C covariates, n votes.
@@ -139,10 +139,7 @@ class _File(BaseModel):
 
 
 def load_effects(folder: Path) -> CovariateEffects | None:
-    """Return the effects of a model folder, whose weights are to be loaded into them; None for a model without any.
-
-    CheckpointError for a damaged file.
-    """
+    """Return a folder's effects, their weights still to be loaded, or None; CheckpointError for a damaged file."""
     file = folder / _COVARIATES_FILE
     if not file.is_file():
         return None

@@ -2,8 +2,7 @@
 
     coefs = W h + c,    eta = w_eta h + c_eta,    gamma = w_gamma h + c_gamma
 
-Weights have the dtype of the model; products are computed in float32, because differences of coefficients matter and
-bfloat16 has three digits. Weight names are those of published models: `head`, `eta_head`, `gamma_head`.
+Weight names are those of published models: `head`, `eta_head`, `gamma_head`.
 
 Shapes: B prompts, M models, D hidden.
 """
@@ -38,19 +37,20 @@ class HeadOutput(NamedTuple):
 
 
 class Float32Linear(nn.Linear):
-    """A linear layer whose product is float32, whatever the dtype of its weights and input."""
+    """A linear layer with a float32 product, whatever the dtype of its weights and input."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in) -> (B, out) float32."""
+        # Differences of coefficients matter, and bfloat16 has three digits.
         bias = None if self.bias is None else self.bias.float()
         return F.linear(x.float(), self.weight.float(), bias)
 
 
 class _SharedLevelLinear(Float32Linear):
-    """A last layer in training, whose rows have a part in common: y = W x + (u x) 1 + c.
+    """A last layer for training with a vector that all rows share: y = W x + (u x) 1 + c.
 
-    What all models share, such as how hard a prompt is, is one vector to learn, without decay, in place of M rows that
-    Adam moves one by one: on graded answers it lowers the loss by 0.003 nats. `folded` adds it to the rows.
+    Adam moves one vector without decay faster than M rows one by one, as where a prompt is hard for all models: on
+    graded answers it lowers the loss by 0.003 nats. `folded` adds it to the rows.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -93,11 +93,7 @@ class BTHead(nn.Module):
         width: int | None = None,
         eta_width: int | None = None,
     ) -> None:
-        """Create the layers.
-
-        `downsize_factor` makes the coefficients low-rank, of inner width M // factor, or `width` where the number of
-        models may change; `eta_width` is the inner width of a two-layer eta head, None for a linear one.
-        """
+        """Create the layers, with the options of `build`; `eta_width` None makes the eta head linear."""
         super().__init__()
         if downsize_factor is None:
             self.head: nn.Module = Float32Linear(hidden, num_models)
@@ -156,8 +152,9 @@ def build(
 ) -> BTHead:
     """Build a head with torch's default initialisation; ConfigError for unknown names or a low-rank width of zero.
 
-    `head_config` may hold `eta_dim` (inner width of the eta head; 1 is a plain linear layer) or `eta_downsize`
-    (inner width D // factor).
+    `downsize_factor` makes the coefficients low-rank, of inner width M // factor, or `width` where the number of models
+    may change. `head_config` may hold `eta_dim` (inner width of the eta head; 1 is a plain linear layer) or
+    `eta_downsize` (inner width D // factor).
     """
     eta_width = _eta_width(head_type, hidden, dict(head_config or {}))
     return get(head_type)(hidden, num_models, downsize_factor=downsize_factor, width=width, eta_width=eta_width)
@@ -236,10 +233,7 @@ def initialise(head: BTHead, init_type: str, start: HeadStart | None = None) -> 
 
 
 def towards(head: BTHead, start: HeadStart, factor: float) -> dict[Tensor, Callable[[Tensor], None]]:
-    """Return changes in place of the last layers' parameters that shrink what the head says towards `start`.
-
-    coefs become factor * coefs + (1 - factor) * start, and eta and gamma likewise, whatever the prompt.
-    """
+    """Return changes in place of the last layers' parameters: coefs become factor * coefs + (1 - factor) * start."""
     targets: list[tuple[nn.Module, Any]] = [(head.head, start.coefs)]
     targets += [(head.eta_head, start.eta or 0.0)] if head.has_eta else []
     targets += [(head.gamma_head, start.gamma or 0.0)] if head.has_gamma else []
@@ -248,8 +242,8 @@ def towards(head: BTHead, start: HeadStart, factor: float) -> dict[Tensor, Calla
         values.mul_(factor).add_((1 - factor) * target.to(values.device))
 
     changes: dict[Tensor, Callable[[Tensor], None]] = {}
-    for part, target in targets:
-        layer = _last_linear(part)
+    for module, target in targets:
+        layer = _last_linear(module)
         changes[layer.weight] = partial(move, target=torch.zeros(()))
         if isinstance(layer, _SharedLevelLinear):
             changes[layer.level] = partial(move, target=torch.zeros(()))

@@ -2,7 +2,7 @@
 
 A folder is a Hugging Face folder: the backbone's own config.json with a record `p2l` in it, model.safetensors with
 the names `model.*` and `head.*`, and model_list.json. Published folders have no record: there flags, or else the names
-of the weights, decide what the head is.
+of the weights, determine the head.
 
 Shapes: B prompts, M models, D hidden.
 """
@@ -69,12 +69,12 @@ class P2LOutput(ModelOutput):
     variances: Tensor | None = None
     """(B, R) of the posterior's components, if the model has a posterior"""
     shift: Tensor | None = None
-    """(n, 3) what the covariates of votes in the batch add to both coefficients and eta"""
+    """(n, 3) shifts of both coefficients and eta by the covariates of votes in the batch"""
 
 
 @dataclass(frozen=True)
 class P2LRecord:
-    """What config.json keeps about the head, under the key `p2l`."""
+    """The part of config.json that describes the head, under the key `p2l`."""
 
     model_type: str
     head_type: str
@@ -108,7 +108,7 @@ class P2LModel(nn.Module):
         self.likelihood = likelihood.get(record.loss_type)
         self._read = backbones.get(record.model_type).reader(record.pooling)
         self.posterior: Posterior | None = None
-        """What the votes leave open; shrinks the coefficients of strange prompts, outside training."""
+        """Uncertainty of the coefficients; outside training it shrinks those of strange prompts."""
 
     @classmethod
     def create(
@@ -231,7 +231,7 @@ class P2LModel(nn.Module):
         return output
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return hidden states (B, D) and what tells prompts apart (B, F): frozen inputs, else the states again."""
+        """Return hidden states (B, D) and the inputs of the posterior (B, F): frozen inputs, else the states again."""
         if self.has_frozen_inputs:
             inputs = self.model.inputs(batch)  # type: ignore[operator]
             return self.model.hidden(inputs), inputs  # type: ignore[operator]
@@ -381,8 +381,7 @@ def write_folder(
 ) -> None:
     """Write everything that a model is loaded from, let `add_files` add its posterior and notes, and seal the folder.
 
-    Every command that makes a model folder does it here: model and tokenizer know which files their backbone needs,
-    and a copy of another folder's files would have to guess.
+    Every command makes model folders here: model and tokenizer know which files their backbone needs.
     """
     model.save_pretrained(folder, state_dict=state_dict, model_list=model_list)
     tokenizer.save_pretrained(folder)

@@ -45,7 +45,7 @@ _STATES_PER_SCALE = 64
 """States of a token that share a scale in int8."""
 
 _LIGHT_WEIGHTS = 5_000_000
-"""Weights of a model whose passes are shorter than dividing them among threads is."""
+"""Weights below which dividing a pass among threads takes longer than the pass."""
 
 
 def is_installed() -> bool:
@@ -148,10 +148,7 @@ class Graph:
             self._graph = _traced(self._backbone)
 
     def compiled(self, precision: str, *, threads: int, first: int | None = None) -> CompiledBackbone:
-        """Return a backbone that computes in "float32" or "bfloat16".
-
-        At most `threads` compute a pass. Layers from `first` on are rounded to int8.
-        """
+        """Return a backbone that computes in this precision, on at most `threads`, layers from `first` on in int8."""
         from openvino import opset13 as ops
 
         graph = self._graph if first is None else _rounded(self._graph.clone(), first)
@@ -277,10 +274,7 @@ def _fold(graph: Any) -> None:
 
 
 def _join(graph: Any) -> None:
-    """Make one product of the queries, keys and values of a layer: several cores share one large product better.
-
-    Gate and up stay two, since an activation is computed together with its product.
-    """
+    """Make one product of the queries, keys and values of a layer: several cores share one large product better."""
     from openvino import opset13 as ops
 
     readers: dict[tuple[str, int], list[Any]] = {}
@@ -291,6 +285,7 @@ def _join(graph: Any) -> None:
                 readers.setdefault((source.get_node().get_friendly_name(), source.get_index()), []).append(node)
     for nodes in readers.values():
         weights = [node.input_value(1).get_node().data for node in nodes]
+        # Gate and up stay two products, since an activation is computed together with its product.
         if len(nodes) != 3 or any(weight.ndim != 2 for weight in weights):
             continue
         product = ops.matmul(nodes[0].input_value(0), ops.constant(np.concatenate(weights)), False, True)

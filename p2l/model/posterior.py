@@ -68,7 +68,7 @@ class Posterior(nn.Module):
     axes: Tensor
     """(K, K)"""
     kept: Tensor
-    """(R, K) what the votes determine along each eigenfunction."""
+    """(R, K) variance that the votes determine along each eigenfunction."""
     offset: Tensor
     """(R,) variance of a prompt that is like no other."""
     least: Tensor
@@ -90,12 +90,10 @@ class Posterior(nn.Module):
     gamma: Tensor
 
     def __init__(self, tensors: Mapping[str, Tensor], vocabulary: TfidfTokenizer | None = None) -> None:
-        """Take the tensors by name; CheckpointError unless all are there, finite, and fit together.
-
-        `vocabulary` has the words of the training votes' prompts, for a model that does not read words itself.
-        """
+        """Take the tensors by name; CheckpointError unless all are there, finite, and fit together."""
         super().__init__()
         self.vocabulary = vocabulary
+        """The words of the training votes' prompts, for a model that does not read words itself."""
         sizes: dict[str, int] = {}
         for name, letters in SHAPES.items():
             tensor = tensors.get(name)
@@ -169,10 +167,7 @@ class Posterior(nn.Module):
         return squares @ self.share
 
     def trust(self, squares: Tensor, known: Tensor | None = None) -> Tensor:
-        """Return the factor (B,) in [0, 1] of a prompt's distance from one leaderboard: smooth, 1 from `high` on.
-
-        `known` (B,) are the shares of the prompts' words that are in the vocabulary, for a model of words.
-        """
+        """Return the factor (B,) in [0, 1] of a prompt's distance from one leaderboard; `known` as in `known_share`."""
         trust = _rise(self.familiarity(squares), self.low, self.high)
         return trust if known is None else trust * _rise(known, self.words[0], self.words[1])
 
@@ -180,15 +175,11 @@ class Posterior(nn.Module):
         self, trust: Tensor, coefs: Tensor, eta: Tensor | None, gamma: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return coefs (B, M), eta and gamma (B,) shrunk towards one leaderboard by the factors `trust` (B,)."""
-
-        def towards(values: Tensor | None, level: Tensor) -> Tensor | None:
-            return None if values is None else level + trust * (values - level)
-
-        return (
-            self.coefs + trust[:, None] * (coefs - self.coefs),
-            towards(eta, self.eta),
-            towards(gamma, self.gamma),
+        eta, gamma = (
+            None if values is None else level + trust * (values - level)
+            for values, level in ((eta, self.eta), (gamma, self.gamma))
         )
+        return self.coefs + trust[:, None] * (coefs - self.coefs), eta, gamma
 
 
 def _rise(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -227,7 +218,7 @@ class PromptProcess:
         known s_k / (1 + known s_k),        s_k = sum w e_k(x)^2 / sum w
 
     of the prior variance, where `known` is the information of all votes times the prior variance. Summed over a
-    prompt's e_k(x)^2 that is its familiarity: near 1 for what was asked often, 0 for what is like nothing that was.
+    prompt's e_k(x)^2 that is its familiarity: near 1 for a frequent kind of prompt, 0 for one like no other.
 
     Shapes: Q prompts, F inputs, K points, R components.
     """
@@ -235,6 +226,7 @@ class PromptProcess:
     centre: Floats
     """(F,)"""
     length: float
+    """Length of the kernel: the median distance of two prompts."""
     points: Floats
     """(K, F) centred, in units of the length."""
     axes: Floats
@@ -249,12 +241,12 @@ class PromptProcess:
     strange: float
     """Variance of a prompt of another cluster over that of those within, known from few clusters (`_strange`)."""
     features: Floats
-    """(Q, K) of all prompts, whose inner products are the kernel."""
+    """(Q, K) of all prompts: their inner products are the kernel."""
 
     @classmethod
-    def of(cls, inputs: Floats, information: Floats, length: float, rng: np.random.Generator) -> PromptProcess:
+    def of(cls, inputs: Floats, information: Floats, rng: np.random.Generator) -> PromptProcess:
         """Choose points among the inputs (Q, F) and find the eigenfunctions; `information` (Q,) is the votes'."""
-        centre = inputs.mean(0)
+        centre, length = inputs.mean(0), median_distance(inputs)
         scaled = (inputs - centre) / length
         order = rng.permutation(len(scaled))
         # At most half of the prompts, so that others are left to see how familiar a new one is.
@@ -313,7 +305,7 @@ def determined(known: Floats, seen: Floats) -> Floats:
 
 
 def _strange(clusters: list[Ints]) -> float:
-    """Return by how much the variance of one more cluster exceeds that of c clusters, unequal ones counted as fewer.
+    """Return the variance of one more cluster over that of c clusters; unequal clusters count as fewer.
 
     After c normal draws the next one follows Student's t with c - 1 degrees of freedom, about their mean and with their
     mean square from it, times (c + 1) / (c - 1), as its squared scale.

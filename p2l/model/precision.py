@@ -236,10 +236,7 @@ def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer, *, threads: int | 
 def in_dtype(
     model: P2LModel, tokenizer: PromptTokenizer, dtype: torch.dtype, reason: str, *, threads: int | None = None
 ) -> Choice:
-    """Put a freshly loaded model into a dtype that was decided elsewhere, in OpenVINO where that agrees with torch.
-
-    A model without layers stays in float32 on a CPU.
-    """
+    """Put a freshly loaded model into a dtype that was decided elsewhere, in OpenVINO where that agrees with torch."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     if on_cpu and layers_of(model) and dtype in (torch.float32, torch.bfloat16):
         library = _Library(model, tokenizer, threads)
@@ -248,7 +245,7 @@ def in_dtype(
         if faster is not None:
             return Choice(faster, dtype, reason)
     if on_cpu and not layers_of(model):
-        dtype = torch.float32
+        dtype = torch.float32  # there is no product to shorten
     if dtype != next(model.model.parameters()).dtype:
         model = _half(model) if dtype == torch.bfloat16 else model.to(dtype)
     return Choice(model, dtype, reason)

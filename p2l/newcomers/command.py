@@ -47,7 +47,7 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     if args.forecasts and not args.answers:
         raise ConfigError("--forecasts goes with --answers: it says what further answers would be graded as")
     need("torch")  # before what comes with the extra of votes alone
-    from p2l.newcomers.adding import SDS_OF_INTERVAL, add_model, row_of_answers, row_of_votes, write_forecasts
+    from p2l.newcomers.adding import SDS_OF_INTERVAL, add_model, row_of_answers, row_of_votes, write_rows
 
     if args.forecasts:
         _check_rows(args.forecasts, args.answers)
@@ -62,7 +62,8 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     )
     print(f"model of {added.models} models: {output}")
     if added.expected is not None:
-        write_forecasts(added, args.name, args.forecasts)
+        columns = {"prompt": added.prompts, "model": [args.name] * len(added.prompts)}
+        write_rows(columns | {"expected": added.expected.scores}, args.forecasts)
         mean, error = added.expected.mean, SDS_OF_INTERVAL * added.expected.sd
         print(
             f"{args.forecasts}: {counted(len(added.prompts), 'prompt')} that {args.name} was not asked, expected score "
@@ -103,11 +104,11 @@ def probes_main(argv: Sequence[str] | None = None) -> None:
     if args.count > args.limit:
         raise ConfigError(f"--count {args.count} is more than --limit {args.limit}; raise the limit")
     need("torch")
-    from p2l.newcomers.adding import choose_probes, write_probes
+    from p2l.newcomers.adding import choose_probes, write_rows
 
     _check_rows(args.output, args.prompts)
     prompts = choose_probes(args.model, args.prompts, args.count, limit=args.limit, seed=args.seed)
-    write_probes(prompts, args.output)
+    write_rows({"prompt": prompts}, args.output)
     print(f"{args.output}: {counted(len(prompts), 'prompt')}, the most telling first")
 
 

@@ -21,23 +21,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from p2l.likelihood import Likelihood
-from p2l.newcomers.rows import NewRow, RowPrior, fit_row, fit_row_prior, votes_on_new
+from p2l.newcomers.rows import fit_row_prior, fit_row_to_labels
 from p2l.people.voters import organisation_of
-from p2l.training.forecasts import Forecast, SomeVotes
+from p2l.training.forecasts import SomeVotes
 from p2l.training.trainer import Trainer
 
 FEWEST_KNOWN = 8
 """Models below which there is no prior."""
 _VOTES_UNTIL_KNOWN = 512
 """Votes from which on gradients alone move a row."""
-_BACKGROUND_PROMPTS = 128  # newest prompts that say what the known models' rows are like
+_BACKGROUND_PROMPTS = 128  # newest prompts that the prior of known models' rows is fitted to, beside the votes'
 _VOTES_PER_READ = 1 << 16
 LARGEST_FACTOR = 3.0
 """Factor of a row's first steps, where no prior sets the row."""
 YOUNG_STEPS = 120
 """Steps with votes on a model until its row moves as far as any other."""
-_STEPS_PER_READ = 1 << 10  # whose votes are counted
+_STEPS_PER_READ = 1 << 10  # steps of votes that are counted at a time
 Ids = NDArray[np.int64]
 
 
@@ -93,9 +92,9 @@ class NewRows:
             ids = np.arange(start, min(start + _VOTES_PER_READ, arrived))
             labels = self.trainer.votes.labels(ids)
             for row, side in np.argwhere(labels[:, :2] >= self.began_with).tolist():
-                own = self._own.setdefault(int(labels[row, side]), [])
-                if len(own) < _VOTES_UNTIL_KNOWN:
-                    own.append(int(ids[row]))
+                votes = self._own.setdefault(int(labels[row, side]), [])
+                if len(votes) < _VOTES_UNTIL_KNOWN:
+                    votes.append(int(ids[row]))
         self._seen = max(self._seen, arrived)
 
     def _set(self, model: int, known: list[int]) -> None:
@@ -105,11 +104,31 @@ class NewRows:
         newest = np.arange(max(0, self._seen - _BACKGROUND_PROMPTS), self._seen)
         votes = SomeVotes(self.trainer.votes, np.concatenate([ids, newest]))
         forecast = self.trainer.forecast(votes)
-        row = None if forecast is None else self._fit(model, known, forecast, ids)
-        row = engine.broadcast(row)
-        if row is None:
+        combination: tuple[list[float], float] | None = None
+        if forecast is not None:  # on rank 0 alone
+            names, count = engine.model.model_list, len(ids)
+            coefs = forecast.coefs.astype(np.float64)
+            organisations = [organisation_of(names[number]) for number in known]
+            prior = fit_row_prior(coefs[:, known], organisations, organisation_of(names[model]))
+            labels, likelihood = self.trainer.votes.labels(ids), self.trainer.likelihood
+            # The votes on the model come first in the forecast, the background after them.
+            eta, gamma = (None if values is None else values[:count] for values in (forecast.eta, forecast.gamma))
+            row = fit_row_to_labels(
+                prior,
+                likelihood,
+                labels,
+                model=model,
+                known=coefs[:count, known],
+                coefs=coefs[:count],
+                eta=eta,
+                gamma=gamma,
+            )
+            weights_of_known, shift_of_bias = row.prior.combination(row.theta)
+            combination = weights_of_known.tolist(), shift_of_bias
+        combination = engine.broadcast(combination)
+        if combination is None:
             return
-        mixture, shift = torch.tensor(row[0], dtype=torch.float32), float(row[1])
+        mixture, shift = torch.tensor(combination[0], dtype=torch.float32), float(combination[1])
         weight, bias = engine.model.row_names
 
         def combine(values: Tensor) -> None:
@@ -124,31 +143,6 @@ class NewRows:
         if self.restart_average is not None:
             self.restart_average(model)
 
-    def _fit(self, model: int, known: list[int], forecast: Forecast, ids: Ids) -> tuple[list[float], float]:
-        """Return the weights of the known rows, and the shift of the bias."""
-        names, likelihood = self.trainer.engine.model.model_list, self.trainer.likelihood
-        coefs = forecast.coefs.astype(np.float64)
-        prior = fit_row_prior(
-            coefs[:, known], [organisation_of(names[one]) for one in known], organisation_of(names[model])
-        )
-        row = _row_of(prior, forecast, self.trainer.votes.labels(ids), model, known, likelihood)
-        mixture, shift = row.prior.combination(row.theta)
-        return mixture.tolist(), shift
-
-
-def _row_of(
-    prior: RowPrior, forecast: Forecast, labels: NDArray[Any], model: int, known: list[int], likelihood: Likelihood
-) -> NewRow:
-    """Return the row of a model, given labels (n, 3) of its votes and the forecast for their prompts, and more."""
-    count = len(labels)
-    coefs = forecast.coefs[:count].astype(np.float64)
-    is_first = labels[:, 0] == model
-    others = coefs[np.arange(count), np.where(is_first, labels[:, 1], labels[:, 0])]
-    eta, gamma = (
-        None if values is None else values[:count].astype(np.float64) for values in (forecast.eta, forecast.gamma)
-    )
-    return fit_row(prior, coefs[:, known], votes_on_new(likelihood, others, is_first, labels[:, 2], eta, gamma))
-
 
 @dataclass
 class LargerSteps:
@@ -156,10 +150,9 @@ class LargerSteps:
 
         row <- row + f (row' - row),    f = LARGEST_FACTOR - (LARGEST_FACTOR - 1) min(1, u / YOUNG_STEPS)
 
-    row' is where the optimizer has moved the row of a model whose votes came in u steps so far. At the rate of all
-    weights a new row stays near the mean row for long, and its votes are forecast worse for it; with a larger rate for
-    all rows, for ever, the past is forgotten (benchmarks/LOG.md). While any row is young, the head is copied
-    twice a step.
+    where the optimizer has moved a row to row', and its model had votes in u steps so far. At the rate of all weights a
+    new row stays near the mean row for long; with a larger rate for all rows, for ever, the past is forgotten
+    (benchmarks/LOG.md). While any row is young, the head is copied twice a step.
 
     Shapes: M models of the list.
     """
@@ -175,7 +168,7 @@ class LargerSteps:
     _rows: Tensor = field(default_factory=lambda: torch.zeros(0))
     _factors: Tensor = field(default_factory=lambda: torch.zeros(0))
     _before: dict[str, Tensor] = field(default_factory=dict)
-    """The rows of models that have just joined, how many times larger their steps are, and where they were."""
+    """Of models that have just joined: their rows, the factors of their steps, and their weights before the step."""
 
     def begin(self, arrived: int) -> None:
         """Count the votes that have arrived, and keep the rows of models that have just joined."""

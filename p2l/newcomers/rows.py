@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,27 +35,27 @@ _MAX_COMPONENTS = 4
 """Most components of a prior: each takes some ten known models to know its variance."""
 _MODELS_A_COMPONENT = 4
 _LEAST_VARIANCE = 0.05**2
-_LEAST_SLOPE = 0.05
+LEAST_SLOPE = 0.05
 _MODELS_TO_BELIEVE_HALF = 10.0  # known models at which half of a correlation is believed
 
 
 @dataclass(frozen=True)
 class RowPrior:
-    """What the rows of known models say of the row of a new one."""
+    """The prior of a new model's row, fitted to the rows of known models."""
 
     weights: Floats
     """(D, M) of the known models' coefficients, each component's with sum zero; the offset's are zero."""
     shifts: Floats
-    """(D,) beside them."""
+    """(D,) constants that are added to them."""
     mean: Floats
     """(D,)"""
     covariance: Floats
     """(D, D)"""
     own_variance: float
-    """Of a prompt's coefficient around its row: what the components leave."""
+    """Variance of a prompt's coefficient around its row: the part that the components leave."""
 
     def design(self, coefs: Floats) -> Floats:
-        """Return what theta is multiplied with at prompts of these coefficients (N, M): (N, D)."""
+        """Return the design matrix (N, D) of theta at prompts of these coefficients (N, M)."""
         return np.asarray(coefs @ self.weights.T + self.shifts)
 
     def combination(self, theta: Floats) -> tuple[Floats, float]:
@@ -65,7 +66,7 @@ class RowPrior:
 
 @dataclass(frozen=True)
 class NewRow:
-    """The row of a new model, and how far it is known."""
+    """The row of a new model with its uncertainty."""
 
     prior: RowPrior
     theta: Floats
@@ -78,7 +79,7 @@ class NewRow:
         return np.asarray(known.mean(axis=1) + self.prior.design(known) @ self.theta)
 
     def sd(self, known: Floats) -> Floats:
-        """Return their standard deviations (N,), what is a prompt's own included."""
+        """Return their standard deviations (N,), a prompt's own part included."""
         design = self.prior.design(known)
         return np.asarray(np.sqrt((design @ self.covariance * design).sum(axis=1) + self.prior.own_variance))
 
@@ -116,14 +117,14 @@ def _moments(scores: Floats, organisations: Sequence[str], organisation: str | N
     covariance = np.where(np.eye(len(covariance), dtype=bool), covariance, believed * covariance)
     covariance += _LEAST_VARIANCE * np.eye(len(covariance))
     mean = np.zeros(scores.shape[1])
-    kin = np.array([one == organisation for one in organisations], dtype=bool)
+    kin = np.array([name == organisation for name in organisations], dtype=bool)
     if organisation is None or not kin.any():
         return mean, covariance
     shares = _between(scores, organisations)
-    # The mean of n kin tells n s / (1 + (n - 1) s) of a new one, s the share of the variance between organisations.
-    told = kin.sum() * shares / (1.0 + (kin.sum() - 1) * shares)
-    left = np.sqrt(1.0 - shares * told)
-    return told * scores[kin].mean(axis=0), covariance * left[:, None] * left
+    # A new model of n kin is regressed on their mean by n s / (1 + (n - 1) s), s the share between organisations.
+    slopes = kin.sum() * shares / (1.0 + (kin.sum() - 1) * shares)
+    left = np.sqrt(1.0 - shares * slopes)
+    return slopes * scores[kin].mean(axis=0), covariance * left[:, None] * left
 
 
 def _between(scores: Floats, organisations: Sequence[str]) -> Floats:
@@ -170,14 +171,12 @@ def votes_on_new(
     ties: Ints,
     eta: Floats | None = None,
     gamma: Floats | None = None,
-    weights: Floats | None = None,
 ) -> _Observe:
     """Return the observation of N votes between the new model and others of known coefficients (N,).
 
     `is_first` (N,) is whether the new model stands first in the label `[winner, loser, tie]`, and `ties` (N,) its tie.
     """
-    mass = np.ones(len(others)) if weights is None else weights
-    wanted = np.asarray(targets(likelihood, ties)) * mass[:, None]
+    shares = np.asarray(targets(likelihood, ties), dtype=np.float64)
 
     def observe(coefs: Floats) -> tuple[Floats, Floats, Floats]:
         first, second = np.where(is_first, coefs, others), np.where(is_first, others, coefs)
@@ -185,52 +184,53 @@ def votes_on_new(
         place = np.where(is_first, 0, 1)
         rows = np.arange(len(coefs))
         slope, bend = slopes[rows, :, place], bends[rows, :, place, place]
-        return (wanted * logs).sum(axis=1), (wanted * slope).sum(axis=1), (wanted * bend).sum(axis=1)
+        return (shares * logs).sum(axis=1), (shares * slope).sum(axis=1), (shares * bend).sum(axis=1)
 
     return observe
 
 
+def fit_row_to_labels(
+    prior: RowPrior,
+    likelihood: Likelihood,
+    labels: npt.NDArray[Any],
+    *,
+    model: int,
+    known: Floats,
+    coefs: Floats,
+    eta: npt.NDArray[Any] | None,
+    gamma: npt.NDArray[Any] | None,
+) -> NewRow:
+    """Return the most probable row of the model numbered `model`, given labels (N, 3) of votes on it.
+
+    At the votes' prompts the known models have the coefficients `known` (N, M), and those that labels number `coefs`.
+    """
+    is_first = labels[:, 0] == model
+    others = coefs[np.arange(len(labels)), np.where(is_first, labels[:, 1], labels[:, 0])]
+    eta, gamma = (None if values is None else values.astype(np.float64) for values in (eta, gamma))
+    return fit_row(prior, known, votes_on_new(likelihood, others, is_first, labels[:, 2], eta, gamma))
+
+
 @dataclass(frozen=True)
 class AnswerScale:
-    """How coefficients become chances of a right answer: sigmoid(slope * coefficient + level + a prompt's own)."""
+    """The chance of a right answer by the coefficient: sigmoid(slope * coefficient + level + a prompt's own logit)."""
 
     slope: float
     level: float
-    marginal_slope: float
-    """Of prompts of which nothing but the coefficients is known; smaller, as a prompt's own is averaged over."""
-    marginal_level: float
     covariance: Floats
     """(2, 2) of slope and level, given the scores."""
     variance: float
-    """Of a prompt's own logit, before its scores are seen."""
-
-    def chances(self, coefs: Floats, sd: float | Floats = 0.0) -> Floats:
-        """Return the chance (N,) of a right answer at prompts of which nothing but the coefficients is known.
-
-        `sd` is the standard deviation of the coefficients.
-        """
-        return _chance(self.marginal_slope * coefs + self.marginal_level, self.marginal_slope * np.asarray(sd))
+    """Variance of a prompt's own logit, before its scores are seen."""
 
     def information(self, coefs: Floats, own: Floats | float = 0.0) -> Floats:
-        """Return the Fisher information (N,) that an answer has of the coefficient, given the prompts' own logits."""
+        """Return the Fisher information (N,) of an answer about the coefficient, given the prompts' own logits."""
         chance = 1.0 / (1.0 + np.exp(-(self.slope * coefs + self.level + own)))
         return np.asarray(self.slope**2 * chance * (1.0 - chance))
-
-
-_NODES, _MASSES = np.polynomial.hermite_e.hermegauss(15)
-
-
-def _chance(logits: Floats, sd: Floats) -> Floats:
-    """Return the mean of the sigmoid of N(logits, sd^2)."""
-    draws = logits[..., None] + sd[..., None] * _NODES
-    return np.asarray((_MASSES / _MASSES.sum() / (1.0 + np.exp(-draws))).sum(axis=-1))
 
 
 def fit_answer_scale(coefs: Floats, scores: Floats) -> tuple[AnswerScale, Floats]:
     """Fit the scale to scores (N, M) in [0, 1] of known models, NaN where there is none; return it and prompts' own.
 
-    A prompt's own logit (N,) says how much easier the prompt is than the coefficients (N, M) say. The
-    variance of these is that under which the scores are likeliest (Laplace's approximation). It takes hundreds of
+    A prompt's own logit (N,) says how much easier the prompt is than the coefficients (N, M) say. It takes hundreds of
     scores to know the slope well: let `scores` hold those of prompts that a new model has not answered too.
     """
     there = ~np.isnan(scores)
@@ -244,38 +244,21 @@ def fit_answer_scale(coefs: Floats, scores: Floats) -> tuple[AnswerScale, Floats
             residual = there * (filled - chance)
             own = own + np.clip((residual.sum(axis=1) - own / variance) / (weight.sum(axis=1) + 1.0 / variance), -1, 1)
             cross = (weight * coefs).sum()
-            terms = np.stack([(residual * coefs).sum() - (slope - 1.0), residual.sum()])
+            gradient = np.stack([(residual * coefs).sum() - (slope - 1.0), residual.sum()])
             curve = np.array([[(weight * coefs**2).sum() + 1.0, cross], [cross, weight.sum() + 1e-3]])
-            step = np.clip(np.linalg.solve(curve, terms), -0.5, 0.5)
+            step = np.clip(np.linalg.solve(curve, gradient), -0.5, 0.5)
             # Coefficients that order models the wrong way round would turn every answer into its opposite.
-            slope, level = max(slope + float(step[0]), _LEAST_SLOPE), level + float(step[1])
+            slope, level = max(slope + float(step[0]), LEAST_SLOPE), level + float(step[1])
+        # The variance of prompts' own logits is that under which the scores are likeliest (Laplace's approximation).
         last, variance = variance, float((own**2 + 1.0 / (weight.sum(axis=1) + 1.0 / variance)).mean())
         if abs(np.log(variance / last)) < 0.01:
             break
-    covariance = _covariance(weight, coefs, variance)
-    return AnswerScale(slope, level, *_marginal(coefs[there], scores[there]), covariance, variance), own
-
-
-def _covariance(weight: Floats, coefs: Floats, variance: float) -> Floats:
-    """Return the covariance (2, 2) of slope and level, by the Hessian of these and of all prompts' own logits."""
+    # The covariance of slope and level, by the Hessian of these and of all prompts' own logits.
     terms = np.stack([coefs, np.ones_like(coefs)])
     among = (weight * terms).sum(axis=2)
     whole = np.einsum("nm,anm,bnm->ab", weight, terms, terms) + np.diag([1.0, 1e-3])
-    return np.asarray(np.linalg.inv(whole - (among / (weight.sum(axis=1) + 1.0 / variance)) @ among.T))
-
-
-def _marginal(coefs: Floats, scores: Floats) -> tuple[float, float]:
-    """Return slope and level (n scores) of a logistic regression, the slope held near 1 by the weight of one score."""
-    slope, level = 1.0, 0.0
-    for _ in range(20):
-        chance = 1.0 / (1.0 + np.exp(-(slope * coefs + level)))
-        weight, residual = chance * (1.0 - chance), scores - chance
-        cross = (weight * coefs).sum()
-        terms = np.array([(residual * coefs).sum() - (slope - 1.0), residual.sum()])
-        curve = np.array([[(weight * coefs**2).sum() + 1.0, cross], [cross, weight.sum() + 1e-3]])
-        step = np.clip(np.linalg.solve(curve, terms), -0.5, 0.5)
-        slope, level = max(slope + float(step[0]), _LEAST_SLOPE), level + float(step[1])
-    return slope, level
+    covariance = np.linalg.inv(whole - (among / (weight.sum(axis=1) + 1.0 / variance)) @ among.T)
+    return AnswerScale(slope, level, np.asarray(covariance, dtype=np.float64), variance), own
 
 
 def answers_of_new(scale: AnswerScale, own: Floats, scores: Floats) -> _Observe:
@@ -292,13 +275,13 @@ def answers_of_new(scale: AnswerScale, own: Floats, scores: Floats) -> _Observe:
 
 @dataclass(frozen=True)
 class ExpectedScores:
-    """What a new model's scores are expected to be at N prompts that it was not asked."""
+    """Forecast scores of a new model at N prompts that it was not asked."""
 
     scores: Floats
     """(N,)"""
     mean: float
     sd: float
-    """Of the mean of the scores that it would get, around `mean`: chance, and what row, scale and grades leave open."""
+    """Standard deviation of the mean score around `mean`: chance, and the uncertainty of row, scale and grades."""
 
 
 def expected_scores(
@@ -306,11 +289,11 @@ def expected_scores(
 ) -> ExpectedScores:
     """Forecast the scores of a new model at prompts where the known ones have coefficients (N, M) and were graded.
 
-    `own` (N,) are the prompts' own logits, which the grades that are there (N, M) tell. That these, the scale and the
-    row are not known exactly is in the interval of the mean, and left out of the scores: averaged over, they were
-    forecast no better (benchmarks/LOG.md).
+    `own` (N,) are the prompts' own logits, fitted to the grades that are there (N, M).
     """
     coefs = row.coefs(known)
+    # Scores are not averaged over the uncertainty of logits, scale and row: they were forecast no better that way
+    # (benchmarks/LOG.md). It is in the interval of the mean alone.
     scores = 1.0 / (1.0 + np.exp(-(scale.slope * coefs + scale.level + own)))
     spread = scores * (1.0 - scores)  # at most the variance of a score in [0, 1]
     chance = 1.0 / (1.0 + np.exp(-(scale.slope * known + scale.level + own[:, None])))
@@ -328,14 +311,14 @@ def expected_scores(
 def probes(prior: RowPrior, known: Floats, curvature: Floats, count: int) -> Ints:
     """Choose prompts (of N, with coefficients (N, M)) to ask a new model about first: those that teach most of its row.
 
-    `curvature` (N,) is the Fisher information of one answer in the coefficient. Greedy: each prompt takes most off the
-    mean variance of the coefficient over all N prompts (I-optimal design), given those before it.
+    `curvature` (N,) is the Fisher information of one answer about the coefficient.
     """
     design = prior.design(known)
     whole = design.T @ design / len(design)
     covariance = prior.covariance.copy()
     chosen: list[int] = []
     free = np.ones(len(design), dtype=bool)
+    # Greedy: each prompt takes most off the mean variance of the coefficient over all prompts (I-optimal design).
     for _ in range(min(count, len(design))):
         moved = design @ covariance
         taken = curvature * ((moved @ whole) * moved).sum(axis=1) / (1.0 + curvature * (moved * design).sum(axis=1))

@@ -1,9 +1,8 @@
-"""Covariates of the votes that a model is trained on: their values, where their effects start, and what they are worth.
+"""Covariates of the votes that a model is trained on: their values, the start of their effects, and their worth.
 
 Effects are weights of the model (`p2l.model.covariates`), trained with it. Offline they start at those of one
 leaderboard for all prompts, online at zero. After training they are fitted to convergence with the model's forecasts
-held fixed, but for a term for each LLM, so that the intervals count what is not known about the LLMs: a Newton method
-on the votes themselves, clustered by prompt.
+held fixed, by a Newton method on the votes themselves, clustered by prompt.
 
 Shapes: N votes, M models, C covariates.
 """
@@ -43,8 +42,8 @@ Values = Callable[[Ids], Tensor]
 # Of the last fit: with this many votes the error of an effect is 0.01.
 _MOST_FITTED_VOTES = 50_000
 _MOST_FITTED_COEFS = 20_000_000
-_LINES_THAT_DECIDE = 1_000  # of a growing file, whose columns and texts decide what the covariates are
-_PRIOR_SD = 0.5  # of the terms for LLMs: how far a forecast may be off for all prompts alike
+_LINES_THAT_DECIDE = 1_000  # first lines of a growing file: their columns and texts define the covariates
+_PRIOR_SD = 0.5  # of the terms for LLMs: the error of a forecast that all prompts share
 
 
 class Rows(Votes, Protocol):
@@ -52,10 +51,10 @@ class Rows(Votes, Protocol):
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """The name of the votes in messages."""
 
     def wait_for(self, count: int) -> int:
-        """Wait for votes; return how many are there, `count` at most."""
+        """Wait for votes; return the number of votes that have come, `count` at most."""
 
     def rows(self, ids: Any) -> list[dict[str, Any]]:
         """Return all columns of each vote."""
@@ -64,16 +63,13 @@ class Rows(Votes, Protocol):
         """(n, 2) models a and b."""
 
 
-# What the covariates are, and their values.
+# The covariates of some names, and their values.
 
 
 def begin(
     names: Sequence[str], votes: VoteStore, loss_type: str, *, weighted: bool = False
 ) -> tuple[CovariateEffects, Leaderboard]:
-    """Return the covariates of these names, and the leaderboard of all prompts whose effects are their start.
-
-    VoteError if the votes lack a column.
-    """
+    """Return covariates that start at a leaderboard's effects, and the leaderboard; VoteError for a lacking column."""
     effects, covariates = _read(names, votes, get(loss_type))
     labels, pairs = votes.labels(), votes.pairs().astype(np.int64)
     b_won = (labels[:, 0] != pairs[:, 0]).astype(np.int64)
@@ -93,10 +89,7 @@ def begin(
 
 
 def begin_stream(names: Sequence[str], votes: VoteStore | Rows, loss_type: str) -> CovariateEffects:
-    """Return the covariates of these names, their effects zero: those of a data set, or of a file's first lines.
-
-    VoteError if the votes lack a column, or there is none yet to tell.
-    """
+    """Return covariates, their effects zero, of a data set or a file's first lines; VoteError for a lacking column."""
     if isinstance(votes, VoteStore):
         return _read(names, votes, get(loss_type))[0]
     there = votes.wait_for(1) if any(name != SIDE for name in names) else 0
@@ -130,7 +123,7 @@ def _effects(names: Sequence[str], controls: Controls, likelihood: Likelihood) -
         raise VoteError(f"covariates {', '.join(names)} are zero in every vote; leave them out")
     covariates = covariates.pick(kept)
     scales = np.sqrt((covariates.values**2).mean(axis=0))
-    unit = likelihood.eta_scale.unit  # of eta, whose steps are longer under some likelihoods
+    unit = likelihood.eta_scale.unit  # steps of eta are longer under some likelihoods
     scales /= [unit if role == "ties" else 1.0 for role in covariates.roles]
     effects = CovariateEffects(names, controls.design().pick(kept), scales)
     effects.missing = dict(controls.missing)
@@ -175,7 +168,7 @@ def values_of_rows(effects: CovariateEffects, votes: Rows) -> Values:
 
 
 def shifts(effects: CovariateEffects, votes: VoteStore, board: Leaderboard | None) -> tuple[Floats, Floats | None]:
-    """Return what covariates of stored votes add to their winners, losers and eta (N, 3): by the model, by a board."""
+    """Return the shifts (N, 3) of winners, losers and eta of stored votes: by the model's effects, by a board's."""
     values = values_of_store(effects, votes)(np.arange(len(votes))).numpy()
     return effects.shift(values), None if board is None else effects.shift(values, board.effects)
 
@@ -210,11 +203,12 @@ def estimate(
     offsets = np.zeros((len(rows), 3))
     for side in (0, 1):
         # Under ba a leaderboard's gamma is zero: all is measured from it.
-        own = forecast.coefs[rows, labels[:, side]].astype(np.float64)
-        offsets[:, side] = own if forecast.gamma is None else own - forecast.gamma
+        coefs = forecast.coefs[rows, labels[:, side]].astype(np.float64)
+        offsets[:, side] = coefs if forecast.gamma is None else coefs - forecast.gamma
     if forecast.eta is not None:
         offsets[:, 2] = forecast.eta
     prompts = [hash_turns(turns) for turns in votes.prompts(rows)]
+    # A term for each LLM is fitted too, so that the intervals count the uncertainty about the LLMs.
     board = fit(
         labels[:, 0],
         labels[:, 1],
@@ -233,11 +227,11 @@ def estimate(
     rows_of = {(effect.name, effect.role): effect for effect in board.effects}
     unseen = (0.0, -BROAD, BROAD)  # of a covariate that is zero in all of these votes: the prior's
     table = [rows_of[key][2:] if key in rows_of else unseen for key in keys]
-    own, lower, upper = (np.array(column) / effects.scales for column in zip(*table, strict=True))
-    return Estimate(own, (upper - lower) / (2.0 * NormalDist().inv_cdf(0.5 + LEVEL / 2)), len(votes))
+    sizes, lower, upper = (np.array(column) / effects.scales for column in zip(*table, strict=True))
+    return Estimate(sizes, (upper - lower) / (2.0 * NormalDist().inv_cdf(0.5 + LEVEL / 2)), len(votes))
 
 
-# What they are worth on held-out votes.
+# Their worth on held-out votes.
 
 
 @dataclass(frozen=True)
@@ -268,10 +262,7 @@ def worth(
     likelihood: Likelihood,
     beside: tuple[Leaderboard, Floats] | None = None,
 ) -> Worth:
-    """Compare the forecast's loss on votes (N,) with its loss when their covariates shift it (N, 3).
-
-    `beside` is a leaderboard of all prompts that was fitted with the covariates, and how they shift it.
-    """
+    """Compare losses on votes (N,) without the shift (N, 3) of their covariates and with it, also of a leaderboard."""
     labels = votes.labels()
 
     def losses(of: Forecast | Leaderboard, shift: Floats) -> tuple[Floats, Floats]:
@@ -298,7 +289,7 @@ def worth(
 
 
 def to_text(effects: CovariateEffects, gain: Worth | None) -> str:
-    """Return the effects with their intervals, and what they are worth on held-out votes, for the terminal."""
+    """Return the effects with their intervals, and their worth on held-out votes, for the terminal."""
     lines = ["", *table_text(effect_table(effects.table(), LEVEL))]
     lines += [f"note: {without_value(name, count)}" for name, count in effects.missing.items()]
     if gain is not None:

@@ -1,8 +1,7 @@
 """Merge a DeepSpeed JSON file and the training configuration into one dictionary for `deepspeed.initialize`.
 
-Where both files give a value, the two must agree; the error names both.
-
-Also here: the compilers that such settings need, and torch.compile for the layers of a backbone.
+Where both files give a value, the two must agree; the error names both. Also here: the compilers that such settings
+need, and torch.compile for the layers of a backbone.
 """
 
 from __future__ import annotations
@@ -319,8 +318,7 @@ def prepare_kernels(resolved: Mapping[str, Any]) -> None:
 def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
     """Compile a transformer's layers at its first forward pass; ConfigError without a compiler, or without layers.
 
-    Attention over packed prompts is left out: its loops and kernels depend on where each prompt ends, and would be
-    recompiled for every batch. Gradient checkpointing has to be enabled before; validation then runs uncompiled.
+    Gradient checkpointing has to be enabled before; validation then runs uncompiled.
     """
     if device.type == "cpu":
         _check_compiler("key 'compile'", "set it to false")
@@ -330,6 +328,8 @@ def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
     from transformers import AttentionInterface
 
     register_attention()
+    # Attention is left out: its loops and kernels depend on the ends of the packed prompts, and would be recompiled for
+    # every batch.
     attend = AttentionInterface()[P2L_ATTENTION]  # type: ignore[no-untyped-call]
     AttentionInterface.register(P2L_ATTENTION, torch.compiler.disable(attend))  # type: ignore[no-untyped-call]
     for layer in max(stacks, key=len):
@@ -340,11 +340,9 @@ def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
 
 
 def _compile_within_checkpoint(layer: Any) -> None:
-    """Compile the function that gradient checkpointing runs again in the backward pass.
-
-    Compiled from outside, the layer would meet attention, which breaks the graph, in the middle of a checkpoint; torch
-    then silently compiles nothing of the layer.
-    """
+    """Compile the function that gradient checkpointing runs again in the backward pass."""
+    # Compiled from outside, the layer would meet attention, which breaks the graph, in the middle of a checkpoint:
+    # torch then compiles nothing of the layer, silently.
     checkpoint = layer._gradient_checkpointing_func
     forwards: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -397,9 +395,6 @@ def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[to
 def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]] | None:
     """Split the trainable parameters into optimizer groups by learning rate and weight decay, the backbone's first.
 
-    The head starts from nothing and the backbone from a text model: one rate would be too slow for the head or too
-    fast for the backbone. Decay is for matrices alone; biases hold the leaderboard of all prompts.
-
     None if all parameters are treated alike: without decay and a rate for the head, or under an `optimizer` block.
     """
     if config.optimizer is not None or not (config.weight_decay or config.head_learning_rate):
@@ -409,6 +404,8 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
         if parameter.requires_grad:
             kind = (name.startswith(("head.", "covariates.")), parameter.ndim < 2)
             groups.setdefault(kind, []).append(parameter)
+    # The head starts from nothing and the backbone from a text model: one rate would be too slow for the head or too
+    # fast for the backbone. Decay is for matrices alone; biases hold the leaderboard of all prompts.
     head_rate = config.head_learning_rate or config.learning_rate
     return [
         {
@@ -421,6 +418,6 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
 
 
 def one_line(error: Exception) -> str:
-    """Return what a foreign error says, as one line of bounded length."""
+    """Return the message of a foreign error, as one line of bounded length."""
     text = " ".join(str(error).split()).split(" For further information visit")[0]
     return text[:300] or type(error).__name__

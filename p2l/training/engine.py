@@ -92,14 +92,12 @@ def peers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_code() -> Iterator[None]:
-    """Let `torch.load` open tensors and settings alone in the block, whatever its caller asks for.
-
-    A state of DeepSpeed is a pickle, and DeepSpeed opens it as one that may run code. torch's variable overrules that.
-    """
+    """Let `torch.load` open tensors and settings alone in the block, whatever its caller asks for."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
+    # A state of DeepSpeed is a pickle, which DeepSpeed opens as one that may run code. torch's variable overrules that.
     before = {name: os.environ.pop(name, None) for name in (_WEIGHTS_ONLY, _NOT_WEIGHTS_ONLY)}
     os.environ[_WEIGHTS_ONLY] = "1"
     try:
@@ -112,7 +110,7 @@ def _without_code() -> Iterator[None]:
 
 
 def on_first(make: Callable[[], Part]) -> Part:
-    """Return on every process what the first one makes; PeerError if that one ended, after reporting the reason."""
+    """Return the first process's result on every process; PeerError if that one ended, after reporting the reason."""
     box: list[Any] = [None, False]
     try:
         if torch.distributed.get_rank() == 0:
@@ -139,8 +137,7 @@ class Engine:
     ) -> None:
         """Initialise DeepSpeed; ConfigError if it rejects its configuration, or lacks a compiler that it needs.
 
-        `make_scheduler` is None if the configuration holds a scheduler block, `groups` (see `parameter_groups`) if all
-        trainable parameters have the same settings.
+        `make_scheduler` is None if the configuration holds a scheduler block, `groups` as in `parameter_groups`.
         """
         prepare_kernels(deepspeed_config)
         self.update_rule = update_rule(deepspeed_config)
@@ -224,10 +221,8 @@ class Engine:
         return math.nan if norm is None else float(norm)
 
     def skip_step(self) -> None:
-        """Advance the schedule without touching weights or optimizer: for a step in which no vote counts.
-
-        With a zero gradient Adam would still move the weights by its momentum. Every rank must decide the same.
-        """
+        """Advance the schedule alone, for a step in which no vote counts (every rank must decide the same)."""
+        # The optimizer is not called: with a zero gradient Adam would still move the weights by its momentum.
         with warnings.catch_warnings():
             # torch's schedulers warn if the first step of a run is skipped.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
@@ -286,10 +281,7 @@ class Engine:
         self._engine.save_checkpoint(str(folder), tag=_STATE_FOLDER, save_latest=False, exclude_frozen_parameters=False)
 
     def load(self, folder: Path) -> None:
-        """Load what `save` wrote, running no code in it.
-
-        CheckpointError if it is missing, damaged, of another number of processes, or holds more than a state.
-        """
+        """Load what `save` wrote, running no code in it; CheckpointError unless it is the whole state of this run."""
         shards = [file.name for file in (folder / _STATE_FOLDER).glob("*.pt")]
         if not shards:
             raise CheckpointError(
@@ -343,8 +335,7 @@ class Engine:
     def rebuild(self, model: P2LModel, groups: Sequence[dict[str, Any]] | None, folder: Path, blank: Batch) -> None:
         """Continue with another model of the same parameters, some of which have more rows.
 
-        The state that `save_whole` wrote below `folder` is loaded; further rows stay as `model` has them, with a
-        state of zero. `blank` is any batch; every rank must call this.
+        The state that `save_whole` wrote below `folder` is loaded; `blank` is any batch; every rank must call this.
         """
         from safetensors.torch import load_file
 
@@ -370,7 +361,7 @@ class Engine:
                 values = _read_full(parameter, self._optimizer, key)
                 if key is not None:
                     values.zero_()
-                rows = parts[key or _VALUES_KEY]
+                rows = parts[key or _VALUES_KEY]  # further rows stay as the model has them, with a state of zero
                 values[: len(rows)] = rows
                 _write_full(parameter, self._optimizer, values, key)
         _write_scalars(self._optimizer, scalars)
@@ -430,7 +421,7 @@ def _read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) 
     """Return the float32 values of a parameter, or of its optimizer state `key`."""
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-    if _is_cut(parameter):
+    if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):  # partitioned by ZeRO 3, or by 1 and 2
         values = safe_get_full_fp32_param(parameter) if key is None else safe_get_full_optimizer_state(parameter, key)
     else:
         values = parameter.detach() if key is None else _inner_optimizer(optimizer).state[parameter][key]
@@ -443,11 +434,11 @@ def _write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str
     """Set the values of a parameter, in float32 and in the precision of the forward pass, or of its state `key`."""
     from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
-    if not _is_cut(parameter):
+    if hasattr(parameter, "ds_id"):  # ZeRO 3
+        _write_part(parameter, value, key)
+    elif not hasattr(parameter, "_hp_mapping"):
         target = parameter.data if key is None else _inner_optimizer(optimizer).state[parameter][key]
         target.copy_(value)
-    elif hasattr(parameter, "ds_id"):
-        _write_part(parameter, value, key)
     elif key is not None:
         safe_set_full_optimizer_state(parameter, value, key)
     else:
@@ -500,7 +491,3 @@ def _write_scalars(optimizer: Any, scalars: _OptimizerScalars) -> None:
     for state in inner.state.values():
         for key, value in scalars["shared"].items():
             state[key] = torch.full_like(state[key], value) if torch.is_tensor(state[key]) else type(state[key])(value)
-
-
-def _is_cut(parameter: nn.Parameter) -> bool:
-    return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")

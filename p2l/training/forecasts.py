@@ -1,12 +1,11 @@
 """Forecasts of votes: a model's, and those of one leaderboard for all prompts, which a model must beat.
 
 A model of few votes, or one that is trained too long, differs from prompt to prompt by chance. So its coefficients are
-shrunk towards those of one leaderboard by the factor that votes on other prompts allow:
+shrunk towards those m of one leaderboard by the factor that votes on other prompts allow:
 
     coefs_f = f coefs + (1 - f) m,    eta and gamma likewise,    0 <= f <= 1
 
-with m the one leaderboard of the votes that were trained on. At f = 0 the model is that leaderboard, at f = 1 what
-training made of it. The head's last layers are linear, so the factor goes into their weights.
+The head's last layers are linear, so the factor goes into their weights.
 
 Shapes: N votes, M models, E points of a run at which it was looked at, G factors.
 """
@@ -123,9 +122,7 @@ def marginal_board(
 ) -> Leaderboard:
     """Fit a single leaderboard to all votes; models without a vote have the prior's mean, or coefficient zero.
 
-    By default its prior is fitted to the models: with few votes on many models the best fit follows noise, and one
-    that is shrunk towards equal models predicts other votes better. A `prior` has means (M,). Memory holds a count for
-    each pair and outcome, and a block of votes.
+    A `prior` has means (M,). Memory holds a count for each pair and outcome, and a block of votes.
     """
     counter = VoteCounter()
     for ids in chunks(len(votes)):
@@ -139,6 +136,8 @@ def marginal_board(
     rows = [row_of[name] for name in names]
     if prior is not None:
         prior = replace(prior, coefs=coefs[rows])
+    # Without a prior one is fitted to the models: with few votes on many models the best fit follows noise, and one
+    # that is shrunk towards equal models predicts other votes better.
     board = fit_table(table, models=names, likelihood=likelihood, intervals=None, prior=prior)
     coefs[rows] = board.coefs
     unknown = np.full(len(coefs), np.nan)
@@ -268,12 +267,13 @@ class ValidationVotes:
         return Shrinkage(point, float(FACTORS[best]), float(means.min()))
 
 
-def blend(model: Forecast, board: Forecast, factor: float | Floats) -> Forecast:
-    """Return the forecast between one leaderboard and a model; `factor` is a number, or (N,)."""
+def blend(model: Forecast, board: Forecast, factor: float) -> Forecast:
+    """Return the forecast between one leaderboard and a model."""
 
     def mixed(of_model: NDArray[np.floating] | None, of_board: NDArray[np.floating] | None) -> Floats | None:
         if of_model is None or of_board is None:
             return None
+        # An array, because NumPy would compute the product of a number with float32 forecasts in float32.
         share = np.reshape(factor, (-1, 1)) if of_model.ndim > 1 else np.asarray(factor)
         return np.asarray(share * of_model + (1 - share) * of_board, dtype=np.float64)
 
@@ -284,11 +284,8 @@ def blend(model: Forecast, board: Forecast, factor: float | Floats) -> Forecast:
 
 def repeated(board: Leaderboard, votes: int) -> Forecast:
     """Return one leaderboard as the forecast of each of `votes` votes."""
-
-    def column(value: float | None) -> Floats | None:
-        return None if value is None else np.full(votes, value)
-
-    return Forecast(np.broadcast_to(board.coefs, (votes, len(board.coefs))), column(board.eta), column(board.gamma))
+    eta, gamma = (None if value is None else np.full(votes, value) for value in (board.eta, board.gamma))
+    return Forecast(np.broadcast_to(board.coefs, (votes, len(board.coefs))), eta, gamma)
 
 
 def _pairs(forecast: Forecast, labels: NDArray[np.int32]) -> Forecast:

@@ -117,10 +117,7 @@ class Start:
 
 
 def open_train_votes(config: TrainConfig, model_list: list[str] | None = None, *, spread: bool = False) -> VoteStore:
-    """Open the votes to train on; InputError if they cannot be read or lack the weights that they need.
-
-    With `spread` each of several nodes holds the prompts of its part of a lake.
-    """
+    """Open the votes to train on, with `spread` a part of a lake on each node; InputError if they cannot be used."""
     votes = open_votes_together(
         config.train_data_path, model_list=model_list, from_disk=config.load_train_data_from_disk, spread=spread
     )
@@ -131,11 +128,7 @@ def open_train_votes(config: TrainConfig, model_list: list[str] | None = None, *
 
 
 def choose_threads(model: torch.nn.Module) -> None:
-    """Train a small model on a CPU with one thread, unless OMP_NUM_THREADS says otherwise.
-
-    The operations of its step are so short that threads wait for one another more than they compute, and they wait by
-    spinning: where other work wants the cores, a step with two threads took ten times as long as with one.
-    """
+    """Train a small model on a CPU with one thread, unless OMP_NUM_THREADS says otherwise."""
     several = backbones.all_threads()
     if "OMP_NUM_THREADS" not in os.environ:
         # Embeddings are looked up, so that only other weights are multiplied with each token.
@@ -144,6 +137,8 @@ def choose_threads(model: torch.nn.Module) -> None:
             for name, weights in model.named_parameters()
             if weights.requires_grad and "embed" not in name
         )
+        # Its operations are so short that threads wait for one another more than they compute, and they wait by
+        # spinning: beside other work a step with two threads took ten times as long as with one.
         torch.set_num_threads(1 if dense_weights < _SMALL_MODEL_WEIGHTS else several)
 
 
@@ -228,10 +223,7 @@ class Setup:
         covariates: nuisance.Values | None = None,
         adjustments: VoteAdjustments | None = None,
     ) -> Trainer:
-        """Join the process group and start DeepSpeed with this model; ConfigError for unusable settings.
-
-        `tokenizer` is that of a model which takes the place of the first one.
-        """
+        """Join the process group and start DeepSpeed with a model; `tokenizer` is of one that replaces the first."""
         config = self.config
         total_steps = schedule.total_steps
         scheduler = None if "scheduler" in self.deepspeed else make_scheduler(config, total_steps)
@@ -376,7 +368,7 @@ class Run(ABC):
         """Act after a step and its checkpoint."""
 
     def state(self, step: int) -> TrainerState:
-        """Return what a checkpoint records, which must stay the same for the run to be resumed."""
+        """Return the record of a checkpoint, most of which must stay the same for the run to be resumed."""
         num_votes, fingerprint = self.votes_at(step)
         engine = self.trainer.engine
         return TrainerState(
@@ -393,10 +385,7 @@ class Run(ABC):
         )
 
     def resume(self) -> int:
-        """Restore the checkpoint that the run starts from, if there is one, and return its step.
-
-        CheckpointError if it does not fit this run.
-        """
+        """Restore the checkpoint that the run resumes from, and return its step, else 0; CheckpointError if unfit."""
         checkpoint = self.setup.start.resume
         if checkpoint is None:
             return 0
@@ -458,8 +447,7 @@ class Run(ABC):
     ) -> FinishedModel:
         """Write the trained model with rows in the order of `model_list`, and its forecast of the validation votes.
 
-        On the main process `write_beside` adds files to the model's folder. `board` is the leaderboard of all training
-        votes that is fitted with their covariates.
+        On the main process `write_beside` adds files. `board` fits the leaderboard of all training votes.
         """
         engine, model = self.trainer.engine, self.trainer.engine.model
         effects = model.covariates
@@ -482,7 +470,7 @@ class Run(ABC):
         return FinishedModel(self.folder, effects, worth, validation, forecast)
 
     def announce(self, finished: FinishedModel, closing_table: str = "") -> None:
-        """Print where the finished model is and what is known of it, and push it if requested."""
+        """Print the folder of the finished model with its covariates and comparison, and push it if requested."""
         if self.trainer.engine.is_main:
             if not self.options.silent:
                 if finished.effects is not None:
@@ -503,13 +491,7 @@ class Run(ABC):
         if forecast is not None:
             try:
                 estimate = nuisance.estimate(
-                    effects,
-                    forecast,
-                    votes,
-                    values,
-                    names,
-                    self.trainer.likelihood,
-                    weighted=self.config.weighted_loss,
+                    effects, forecast, votes, values, names, self.trainer.likelihood, weighted=self.config.weighted_loss
                 )
             except P2LError as error:  # hours of training are not lost for it
                 note(f"warning: effects of covariates have no intervals: {error}")

@@ -23,14 +23,7 @@ from p2l.training.engine import choose_device, on_first, peers, start_processes,
 from p2l.training.forecasts import check_counted, compare, repeated
 from p2l.training.loop import FinishedModel, Run, RunOptions, Setup, Start, note, open_train_votes
 from p2l.training.posterior import write_posterior
-from p2l.training.run_folder import (
-    TrainerState,
-    alone_in,
-    check_shared,
-    newest_checkpoint,
-    read_state,
-    write_results,
-)
+from p2l.training.run_folder import TrainerState, alone_in, check_shared, newest_checkpoint, read_state, write_results
 from p2l.training.run_records import COMPARISON_FILE, HeldOutComparison
 from p2l.training.selection import POINTS, BestStep, CrossFit, cross_fit_sources, fold_in, hold_out, one_leaderboard
 from p2l.training.train_config import TrainConfig, load_config
@@ -51,7 +44,7 @@ def train(config_path: str, options: RunOptions) -> Path:
 
 @dataclass(frozen=True)
 class _RunVotes:
-    """The votes of a run by what they are for."""
+    """The votes of a run by their purpose."""
 
     usable: VoteStore
     """Those that the run may learn from: votes to train on, and votes that choose the best step."""
@@ -293,10 +286,7 @@ def _start_trainer(setup: Setup, votes: VoteStore, model: P2LModel, sources: Sou
 
 
 def take_up(config: TrainConfig, *, validate: bool) -> tuple[Path, str | None] | None:
-    """Return the folder of a configuration's run and its newest checkpoint, None before the first; None if it ended.
-
-    Every process calls this, and the first one looks, so that all go on from the same checkpoint.
-    """
+    """Return the folder of a configuration's run and its newest checkpoint, None before the first; None if it ended."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("TORCHELASTIC_MAX_RESTARTS") != "0":
         # The store of torchrun still has the addresses of the processes before, and those after would call them.
         raise ConfigError("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or it cannot start processes again")
@@ -315,5 +305,6 @@ def take_up(config: TrainConfig, *, validate: bool) -> tuple[Path, str | None] |
 
     if world_size() == 1:
         return look()
+    # Every process calls this, and the first one looks, so that all go on from the same checkpoint.
     start_processes(choose_device(config.device))
     return on_first(look)

@@ -1,4 +1,4 @@
-"""Fit what the votes leave open about a prompt's coefficients (`p2l.model.posterior`), after the model is trained.
+"""Fit the posterior of a prompt's coefficients (`p2l.model.posterior`) after the model is trained.
 
 At one leaderboard for all prompts vote n has the score t_n (the slope of its log-likelihood along the difference d of
 its two coefficients) and the Fisher information w_n. If prompts differ with covariance v C k(x, x'), then
@@ -12,8 +12,7 @@ the frozen inputs of a reader, and for any other backbone words and form as a re
 
 Of v the trained model explains the variance of its own differences; what remains is distributed over prompts as the
 Gaussian process has it. So the intervals are right on average for prompts like those of the training votes, wider for
-stranger ones, and those of the prior for prompts that are like none. Each cluster of prompts in turn is left out of the
-process: its familiarity then is that of another topic, and says how strange is strange.
+stranger ones, and those of the prior for prompts that are like none.
 
 Shapes: N votes, Q prompts, F inputs, K points, M models, R components.
 """
@@ -36,7 +35,7 @@ from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
-from p2l.model.posterior import POSTERIOR_FILE, Posterior, PromptProcess, determined, median_distance
+from p2l.model.posterior import POSTERIOR_FILE, Posterior, PromptProcess, determined
 from p2l.model.reader import ReaderTokenizer, keep_states
 from p2l.model.scratch import words_and_form
 from p2l.model.tfidf import TfidfTokenizer, WordUsage
@@ -57,8 +56,6 @@ _VOTES_MULTIPLIED = 1500
 _NEIGHBOURS_MULTIPLIED = 8
 # One vote a prompt says nothing of its own part u: u / v is then assumed.
 _OWN_VARIANCE_RATIO = 1.0
-KERNEL_LENGTH = 1.0
-"""Length of the kernel, in units of the median distance of two prompts."""
 _REMAINING_VARIANCE = 0.02
 """Share of the prior's variance that is left in any prompt."""
 # Products shrink where p (1 - p) is concave, by 1 + (pi / 8) times the variance of d, which is undone; not below a
@@ -127,7 +124,6 @@ def fit_posterior(
     votes: ListedVotes,
     *,
     weighted: bool = False,
-    seed: int = 42,
     most_prompts: int | None = None,
 ) -> Posterior:
     """Fit the posterior of a trained model, whose `posterior` is not used, to the votes that it was trained on.
@@ -137,7 +133,7 @@ def fit_posterior(
     most = most_prompts or (SAMPLE_PROMPTS if model.has_frozen_inputs else SAMPLE_PROMPTS_OF_TEXT_MODEL)
     fitted = marginal_board(votes, model.likelihood.name, weighted=weighted)
     board = HeadStart(fitted.coefs, fitted.eta, fitted.gamma)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(42)
     held = votes.held() if isinstance(votes, VoteStore) else None
     # Of votes that are spread over nodes, those of this one: prompts are dealt to nodes by chance.
     ids = np.sort(rng.permutation(len(votes) if held is None else np.flatnonzero(held))[:SAMPLE_VOTES])
@@ -180,25 +176,21 @@ def posterior_of(
     """
     with one_blas_thread():
         sample = _sample(prompts, prompt, labels, board, likelihood)
-        process = _process(sample, rng)
+        process = PromptProcess.of(sample.inputs, _information(sample), rng)
         if unshaped is None:
             prior = _estimate(sample, sample, process, rng)
         else:
             level = KnownPrompts(unshaped.inputs, np.tile(board.coefs, (len(unshaped.inputs), 1)))
             plain = _sample(level, unshaped.prompt, unshaped.labels, board, likelihood)
-            prior = _estimate(plain, sample, _process(plain, rng), rng)
+            plain_process = PromptProcess.of(plain.inputs, _information(plain), rng)
+            prior = _estimate(plain, sample, plain_process, rng)
         tensors = _components(sample, prior, process, num_votes, grounded=not shift_invariant(likelihood))
     coefs = board.coefs
     if shift_invariant(likelihood):
         coefs = coefs + sample.coefs.mean() - coefs.mean()
     scalars = [math.nan if value is None else float(value) for value in (board.eta, board.gamma)]
     limits = _words(prompts.usage if unshaped is None else unshaped.usage)
-    tensors |= {
-        "words": limits,
-        "coefs": coefs,
-        "eta": np.float64(scalars[0]),
-        "gamma": np.float64(scalars[1]),
-    }
+    tensors |= {"words": limits, "coefs": coefs, "eta": np.float64(scalars[0]), "gamma": np.float64(scalars[1])}
     vocabulary = None if unshaped is None or limits[1] < 0 else unshaped.words
     return Posterior({name: torch.tensor(value, dtype=torch.float32) for name, value in tensors.items()}, vocabulary)
 
@@ -222,16 +214,16 @@ def _sample(
     score = np.einsum("nk,nkp->np", np.asarray(targets(likelihood, labels[:, 2]), dtype=np.float64), slopes)
     fisher = np.einsum("nk,nkp,nkq->npq", np.exp(logs), slopes, slopes)
     cross = 2.0 * fisher[:, 0, 1]
-    own = fisher[:, 0, 0] + fisher[:, 1, 1]
+    diagonal = fisher[:, 0, 0] + fisher[:, 1, 1]
     return _Sample(
         inputs=prompts.inputs.astype(np.float64),
         coefs=prompts.coefs.astype(np.float64),
         prompt=prompt,
         pairs=labels[:, :2],
         score=(score[:, 0] - score[:, 1]) / 2.0,
-        fisher=(own - cross) / 4.0,
+        fisher=(diagonal - cross) / 4.0,
         level_score=(score[:, 0] + score[:, 1]) / 2.0,
-        level_fisher=(own + cross) / 4.0,
+        level_fisher=(diagonal + cross) / 4.0,
     )
 
 
@@ -246,14 +238,10 @@ def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]])
         with torch.inference_mode():
             hidden, read = model.read(batch)
             coefs[rows] = model.head(hidden).coefs.float().cpu().numpy()[:, : coefs.shape[1]]
-        for row, own in zip(rows, read.float().cpu().numpy(), strict=True):
-            inputs[row] = own
+        for row, values in zip(rows, read.float().cpu().numpy(), strict=True):
+            inputs[row] = values
     usage = tokenizer.words.usage(prompts) if isinstance(tokenizer, ReaderTokenizer) else None
     return KnownPrompts(np.stack(inputs), coefs, usage)
-
-
-def _process(sample: _Sample, rng: np.random.Generator) -> PromptProcess:
-    return PromptProcess.of(sample.inputs, _information(sample), KERNEL_LENGTH * median_distance(sample.inputs), rng)
 
 
 def _information(sample: _Sample) -> Floats:
@@ -261,7 +249,7 @@ def _information(sample: _Sample) -> Floats:
     return np.bincount(sample.prompt, weights=sample.fisher, minlength=len(sample.inputs)).astype(np.float64)
 
 
-# The variance of prompts: products of scores regressed on what each part of the covariance would make of them.
+# The variance of prompts: products of scores regressed on their expectations under each part of the covariance.
 
 
 class _Prior(NamedTuple):
@@ -286,7 +274,7 @@ def _estimate(sample: _Sample, trained: _Sample, process: PromptProcess, rng: np
     weights = _information(sample)
     mean = weights @ process.features / weights.sum()
     unit = _from_products(sample, process.features - mean, models, rng)
-    # What prompts differ by is what the kernel has at a prompt, beyond the mean that all share.
+    # Prompts differ by the kernel's variance at a prompt, less that of the mean that all share.
     raw, own = _on_one_prompt(sample, models, max(unit * (1.0 - float(mean @ mean)), 1e-6))
     # Slopes are less where differences are large, so that products are smaller than the variance makes them.
     curved = max(1.0 - _CONCAVITY * (raw + own), _SMALLEST_CORRECTION)
@@ -311,8 +299,8 @@ def _from_products(sample: _Sample, features: Floats, models: Floats, rng: np.ra
     rows = rng.permutation(len(winner))[:_VOTES_MULTIPLIED]
     prompt = sample.prompt[rows]
     first, second = np.triu_indices(len(rows), 1)
-    other = prompt[first] != prompt[second]
-    first, second = first[other], second[other]
+    differ = prompt[first] != prompt[second]
+    first, second = first[differ], second[differ]
     column = (features[prompt] @ features[prompt].T)[first, second]
     column *= sample.fisher[rows[first]] * sample.fisher[rows[second]]
     column *= _across(models, sample.pairs[rows[first]], sample.pairs[rows[second]])

@@ -214,21 +214,16 @@ class Plan:
 
 
 def choose_size(name: str | None, *, votes: int, gpu: bool, model_type: str | None = None) -> Size:
-    """Return the size of this name, else the one that fits machine and votes; ConfigError for an unknown name.
-
-    `model_type` is that of a backbone of the user's own: a text model takes the place of a larger size's.
-    """
-    if name is None:
-        own = {None: "reader", "reader": "reader", "tfidf": "tiny"}
-        name = own.get(model_type) or ("base" if gpu and votes >= _VOTES_FOR_BASE else "small")
+    """Return the size of this name, else the one that fits machine and votes; ConfigError for an unknown name."""
+    if name is None:  # a text model of the user, of this `model_type`, takes the place of a larger size's
+        cheap_sizes = {None: "reader", "reader": "reader", "tfidf": "tiny"}
+        name = cheap_sizes.get(model_type) or ("base" if gpu and votes >= _VOTES_FOR_BASE else "small")
     return choose("--size", name, SIZES)
 
 
 def folds_for(size: Size, votes: int, model_type: str | None = None) -> int | None:
-    """Return the folds that step and shrinkage are chosen in; None: votes are held out for that.
-
-    `model_type` is that of a backbone of the user's own: folds are for what trains in seconds.
-    """
+    """Return the number of folds that choose step and shrinkage; None: votes are held out for that."""
+    # A model is trained for each fold, so folds are for backbones that train in seconds; `model_type` is the user's.
     cheap = model_type in {"reader", "tfidf"} or (model_type is None and size.from_scratch)
     return FOLDS if cheap and votes < CROSS_FIT_BELOW else None
 
@@ -321,7 +316,7 @@ def _recipe(size: Size, votes: VoteFacts, *, bag: bool) -> Recipe:
 
 
 def _factor(size: Size, votes: VoteFacts, *, bag: bool) -> tuple[int | None, str]:
-    """Return what the number of models is divided by for the rank of the head; None for a head of full rank."""
+    """Return the number of models over the rank of the head, with the reason; None for a head of full rank."""
     if size.rank is None or bag or votes.grouped or votes.models < 2 * size.rank:
         return None, ""
     factor = round(votes.models / size.rank)
@@ -356,12 +351,9 @@ _MICRO_BATCH_TOKENS = {(False, True): 2048, (False, False): 2048, (True, True): 
 
 
 def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tuple[dict[str, Any], str]:
-    """Choose the lowest ZeRO stage at which weights, gradients and optimizer state fit; InputError if none does.
-
-    In bfloat16 a weight takes 2 bytes, its gradient 4 while it is summed, and its float32 copy with AdamW's two moments
-    12; in float32 they are 4, 4 and 8. ZeRO divides the last by the number of processes from stage 1 on, gradients from
-    2 on, weights from 3 on. Activations use the share of the memory that is left over.
-    """
+    """Choose the lowest ZeRO stage at which weights, gradients and optimizer state fit; InputError if none does."""
+    # Bytes of a weight, of its gradient while it is summed, and of AdamW's two moments (with a float32 copy in
+    # bfloat16). ZeRO divides the moments among the processes from stage 1 on, gradients from 2 on, weights from 3 on.
     weight, gradient, state = (2, 4, 12) if half else (4, 4, 8)
     spread = machine.processes
     needed = {

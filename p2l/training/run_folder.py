@@ -1,7 +1,6 @@
 """The folder of a training run: its name, its checkpoints, its `metrics.jsonl`, the finished model.
 
-A checkpoint is written under a name that begins with a dot and renamed when every byte is on disk, so that a kill at
-any moment leaves the earlier checkpoints intact and the new one either complete or absent.
+A kill at any moment leaves the earlier checkpoints intact and the new one either complete or absent.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from p2l.model.model import write_folder
 from p2l.training.covariates import Worth, shifts
 from p2l.training.covariates import worth as worth_of
 from p2l.training.engine import Engine, peers
-from p2l.training.forecasts import Forecast
+from p2l.training.forecasts import Forecast, chunks
 from p2l.training.run_records import STATE_FILE
 from p2l.training.train_config import TrainConfig
 from p2l.training.trainer import Trainer
@@ -71,17 +70,17 @@ class TrainerState:
             raise CheckpointError(
                 f"{folder}: was trained on other votes; resume with the same ones, or start a new run"
             )
-        mine, other = asdict(self), asdict(now)
+        before, after = asdict(self), asdict(now)
         # One by one, so that the message names the setting and not the whole rule.
         if self.update_rule is not None and now.update_rule is not None:
-            mine, other = {**mine, **self.update_rule}, {**other, **now.update_rule}
+            before, after = before | self.update_rule, after | now.update_rule
         free = {"step", "votes", "update_rule", "selection"}
         if self.processes is not None and not self.zero_stage:  # every process has the whole state, and steps stay
             free.add("world_size")
-        for key, value in mine.items():
-            if key not in free and value != other.get(key):
+        for key, value in before.items():
+            if key not in free and value != after.get(key):
                 raise CheckpointError(
-                    f"{folder}: was trained with {key} = {value}, this run has {other.get(key)}; "
+                    f"{folder}: was trained with {key} = {value}, this run has {after.get(key)}; "
                     "resume with the same votes, configuration and number of processes"
                 )
 
@@ -156,7 +155,7 @@ def unfinished_name(target: Path) -> Path:
 
 @contextmanager
 def whole_or_absent(target: Path, *, clean: bool = True) -> Iterator[None]:
-    """Translate errors of the disk (full, no permission) into InputError; `clean` removes what is unfinished."""
+    """Translate errors of the disk (full, no permission) into InputError; `clean` removes the unfinished folder."""
     try:
         yield
     except Exception as error:  # torch, safetensors and tokenizers each report a full disk in their own way
@@ -173,6 +172,7 @@ def whole_or_absent(target: Path, *, clean: bool = True) -> Iterator[None]:
 
 def finish_checkpoint(target: Path, state: TrainerState) -> None:
     """Write the state file into the unfinished folder, flush it to disk, and give the folder its name."""
+    # The folder is renamed when every byte is on disk.
     unfinished = unfinished_name(target)
     write_json(unfinished / STATE_FILE, asdict(state), indent=2)
     sync_tree(unfinished)
@@ -218,13 +218,12 @@ def save_checkpoint(
     state: TrainerState,
     more: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write the model as a Hugging Face folder with the training state into `target` (every rank must call this).
+    """Write model and training state into `target`, and with `more` further files (every rank must call this).
 
-    On the main process `more` writes further files beside them. InputError if the disk refuses; earlier checkpoints
-    stay complete.
+    InputError if the disk refuses; earlier checkpoints stay complete.
     """
     engine, unfinished = trainer.engine, unfinished_name(target)
-    # One process alone removes what is unfinished; the others would fail because it is gone.
+    # One process alone removes the unfinished folder; the others would fail because it is gone.
     with whole_or_absent(target, clean=engine.is_main), peers():
         if engine.is_main:
             _empty_folder(unfinished)
@@ -249,8 +248,7 @@ def write_model(
 ) -> None:
     """Write the current model into a new folder, or with `unpack` beside it; complete or not at all (collective).
 
-    On the main process `more` writes further files of the model. Rows are in the order of `model_list`; None: in that
-    of training. InputError if the disk refuses.
+    On the main process `more` writes further files. InputError if the disk refuses.
     """
     weights = trainer.published_weights()
     if trainer.engine.is_main:
@@ -347,8 +345,8 @@ def write_results(
 ) -> Worth | None:
     """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`).
 
-    With `effects` of covariates, `shift` of a row is what they add to its vote, and their worth is returned, beside
-    that of a leaderboard which was fitted with them.
+    With `effects` of covariates a row has their `shift` of its vote, and their worth is returned, beside that of a
+    leaderboard that was fitted with them.
     """
     worth = shift = None
     if effects is not None:
@@ -359,8 +357,7 @@ def write_results(
     metrics = summarise(predictions, votes, likelihood)
     write_json(folder / "eval_results.json", {"votes": len(votes), **metrics, **more}, indent=2)
     with atomic_path(folder / "eval_output.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
-        for start in range(0, len(votes), _ROWS_WRITTEN_TOGETHER):
-            ids = np.arange(start, min(start + _ROWS_WRITTEN_TOGETHER, len(votes)))
+        for ids in chunks(len(votes), _ROWS_WRITTEN_TOGETHER):
             for number, label, row in zip(ids, votes.labels(ids), votes.rows(ids), strict=True):
                 row |= {"labels": label.tolist(), "betas": predictions.coefs[number].tolist()}
                 for name, column in (("eta", predictions.eta), ("gamma", predictions.gamma)):

@@ -23,7 +23,7 @@ METRICS_FILE, RECORD_FILE, COMPARISON_FILE = "metrics.jsonl", "training_config.j
 CONFIG_FILE, REQUEST_FILE = "training.yaml", "request.json"
 RESULTS_FILE, FORECASTS_FILE = "eval_results.json", "eval_output.jsonl"
 STATE_FILE = "trainer_state.json"
-"""In each checkpoint that a run can go on from; what is published has none."""
+"""In each checkpoint that a run can resume from; published models have none."""
 PUBLICATIONS_FILE, SERVED_FILE = "published.jsonl", "served.json"
 """Decisions on candidates, in the served folder; and the path of that folder, in the folder of the run."""
 
@@ -65,7 +65,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Publication:
-    """A line of `published.jsonl`: what was decided on a candidate, or a rollback.
+    """A line of `published.jsonl`: the decision on a candidate, or a rollback.
 
     Attributes:
         event: `published`, `refused` or `rolled back`.
@@ -141,7 +141,7 @@ class RunRecords:
 
 
 def read_run(folder: Path) -> RunRecords:
-    """Read what is in a run's folder, or in a folder that models were published to; InputError for any other."""
+    """Read the records of a run's folder, or of a folder that models were published to; InputError for any other."""
     if not folder.is_dir():
         raise InputError(f"{folder}: is not a folder; name the folder of a training run")
     steps, validations, choices = Steps(), Steps(), Steps()
@@ -202,11 +202,7 @@ def read_publications(folder: Path) -> list[Publication]:
         against = line.get("back_to") or line.get("against") or ""
         publications.append(
             Publication(
-                event=str(event),
-                subject=subject,
-                against=str(against),
-                reason=str(line.get("reason") or ""),
-                **numbers,
+                event=str(event), subject=subject, against=str(against), reason=str(line.get("reason") or ""), **numbers
             )
         )
     return publications
@@ -322,19 +318,26 @@ class HeldOutComparison:
     def read(cls, folder: Path) -> HeldOutComparison | None:
         """Read the comparison of a run's folder; None where it has none or one that cannot be read."""
         try:
-            content = parse_json((folder / COMPARISON_FILE).read_text(encoding="utf-8"))
-            gain = content["gain"]
-            return cls(
-                votes=int(content["votes"]),
-                prompts=int(content["prompts"]),
-                one_leaderboard=_two_metrics(content["one_leaderboard"]),
-                model=_two_metrics(content["model"]),
-                gain=Interval(float(gain["estimate"]), float(gain["lower"]), float(gain["upper"]), float("nan")),
-                factor=content["factor"],
-                folds=content["folds"],
-            )
+            return cls.from_dict(parse_json((folder / COMPARISON_FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> HeldOutComparison:
+        """Return the comparison of `to_dict`; ValueError, TypeError or KeyError for anything else."""
+        gain = content["gain"]
+        one_leaderboard, model = (
+            {name: float(content[side][name]) for name in ("Loss", "Accuracy")} for side in ("one_leaderboard", "model")
+        )
+        return cls(
+            votes=int(content["votes"]),
+            prompts=int(content["prompts"]),
+            one_leaderboard=one_leaderboard,
+            model=model,
+            gain=Interval(float(gain["estimate"]), float(gain["lower"]), float(gain["upper"]), math.nan),
+            factor=content["factor"],
+            folds=content["folds"],
+        )
 
     def to_text(self) -> str:
         """Return a short table and the verdict."""
@@ -357,7 +360,3 @@ class HeldOutComparison:
         gain = {name: float(getattr(self.gain, name)) for name in ("estimate", "lower", "upper")}
         names = ("votes", "prompts", "one_leaderboard", "model", "factor", "folds")
         return {name: getattr(self, name) for name in names} | {"gain": gain}
-
-
-def _two_metrics(content: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(content[name]) for name in ("Loss", "Accuracy")}

@@ -1,13 +1,12 @@
 """Choose the step of a run to save, and its shrinkage towards one leaderboard, by prompts that are not trained on.
 
 A share of the training votes, whole prompts of them, is held out. At ten points of the run the model predicts them, and
-the step whose loss is lowest after shrinking (`p2l.training.forecasts`) is the one that is saved. Its weights, and how
-good it is, are part of each checkpoint.
+the step with the lowest loss after shrinking (`p2l.training.forecasts`) is saved.
 
 Where votes are few such a share is both a loss and too noisy. There the prompts are dealt into folds (`cross_fit`): a
-model is trained on all folds but one, and predicts that one at the same points. All votes say where to stop and how far
-to shrink, then all are trained on. The votes of each fold, predicted by a model trained on the others and stopped and
-shrunk as the others say, show what the model is worth.
+model is trained on all folds but one, and predicts that one at the same points. All votes choose step and factor, then
+all are trained on. The forecast of each fold, by a model that was trained on the other folds and stopped and shrunk as
+they choose, gives the comparison with one leaderboard.
 
 Shapes: N votes, M models, E points.
 """
@@ -18,7 +17,6 @@ import gc
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +29,11 @@ from p2l.common.errors import CheckpointError, VoteError
 from p2l.common.files import parse_json
 from p2l.leaderboard import Leaderboard
 from p2l.likelihood import get
-from p2l.metrics import Interval
 from p2l.model.checkpoint import write_json
 from p2l.model.heads import HeadStart
 from p2l.people import SourceFit
 from p2l.people.judges import Forecasts
-from p2l.people.runs import (
-    WorthOfJudges,
-    board_of,
-    has_sources,
-    of_people,
-    people_rows,
-    refitted,
-    sources_of,
-    terms_of,
-)
+from p2l.people.runs import WorthOfJudges, board_of, has_sources, of_people, people_rows, refitted, sources_of, terms_of
 from p2l.training import covariates as nuisance
 from p2l.training.engine import Engine
 from p2l.training.forecasts import (
@@ -76,11 +64,7 @@ def points_of(total: int) -> list[int]:
 
 
 def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStore] | None:
-    """Split training votes into those to train on and those to choose by; None where they cannot be split.
-
-    That is the case with a single prompt, with prompts too large to spare one, and where the votes of a part do not
-    count.
-    """
+    """Split training votes into those to train on and those to choose by; None where they cannot be split."""
     people = people_rows(votes, config)
     count = min(round(config.selection_share * len(people)), MOST_CHOOSING_VOTES)
     if not count:
@@ -88,6 +72,7 @@ def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStor
     try:
         # Whole prompts are held out, and people alone choose: judges' verdicts on these prompts are used for nothing.
         chosen = people[split_by_prompt(of_people(votes, config), count, config.seed)]
+        # Prompts may be too large to spare one; a single prompt, and parts without votes that count, raise VoteError.
         if len(chosen) > max(count, _LARGEST_CHOOSING_SHARE * len(people)):
             return None
         hashes = hash_prompts(votes)
@@ -121,7 +106,7 @@ def to_choose_by(votes: VoteStore, config: TrainConfig, sources: SourceFit | Non
 
 
 def fold_in(engine: Engine, board: Leaderboard, factor: float) -> None:
-    """Shrink what the head says towards a leaderboard, in its weights (every rank must call this)."""
+    """Shrink the head's predictions towards a leaderboard, in its weights (every rank must call this)."""
     if factor < 1:
         start = HeadStart(board.coefs, board.eta, board.gamma)
         for name, change in engine.model.changes_towards(start, factor).items():
@@ -144,6 +129,7 @@ class BestStep:
     loss: float = math.inf
     weights: dict[str, Tensor] = field(default_factory=dict)
     """Weights of the best step, of the parameters that are trained (on rank 0)."""
+    _labelled: ValidationVotes | None = None
 
     def look(self, trainer: Trainer, step: int) -> dict[str, float]:
         """Compare the model with the best one so far, at the points of the run; return columns for metrics.jsonl."""
@@ -194,16 +180,14 @@ class BestStep:
                     f"{folder / BEST_FILE}: missing or damaged ({error}); copy the checkpoint again"
                 ) from error
 
-    @cached_property
-    def _to_choose_by(self) -> ValidationVotes:
-        return to_choose_by(self.votes, self.config, self.sources)
-
     def _choose(self, trainer: Trainer) -> Shrinkage:
         model = trainer.forecast(self.votes)
         shrinkage = None
         if model is not None:
-            votes = self._to_choose_by
-            shrinkage = votes.choose([votes.losses(model, repeated(self.board, len(self.votes)))])
+            if self._labelled is None:  # made at the first point of the run, on rank 0 alone
+                self._labelled = to_choose_by(self.votes, self.config, self.sources)
+            losses = self._labelled.losses(model, repeated(self.board, len(self.votes)))
+            shrinkage = self._labelled.choose([losses])
         chosen: Shrinkage = trainer.engine.broadcast(shrinkage)
         return chosen
 
@@ -242,14 +226,11 @@ class CrossFit:
             return None
         try:
             content = parse_json(file.read_text(encoding="utf-8"))
-            comparison = content["comparison"]
-            ends = comparison.pop("gain")
-            gain = Interval(ends["estimate"], ends["lower"], ends["upper"], math.nan)
             sources, worth = content.get("sources"), content.get("worth")
             return cls(
                 share=content["share"],
                 factor=content["factor"],
-                comparison=HeldOutComparison(**comparison, gain=gain),
+                comparison=HeldOutComparison.from_dict(content["comparison"]),
                 sources=sources and SourceFit.from_dict(sources),
                 worth=worth and WorthOfJudges(**worth),
             )
@@ -264,7 +245,7 @@ def deal_prompts(votes: VoteStore, folds: int, seed: int) -> NDArray[np.int64]:
 
 
 def cross_fit(votes: VoteStore, config: TrainConfig, start: Callable[[VoteStore], Trainer], *, quiet: bool) -> CrossFit:
-    """Train without each fold in turn, and say where to stop and how far to shrink (every rank must call this).
+    """Train without each fold in turn, and choose step and factor by all of them (every rank must call this).
 
     `start` returns a trainer of some votes. VoteError for votes on a single prompt.
     """
@@ -336,7 +317,7 @@ class _FoldForecasts:
 
 
 def _chosen(votes: VoteStore, config: TrainConfig, tables: _FoldForecasts, fold: NDArray[np.int64]) -> CrossFit:
-    """Choose by all folds; compare each fold as the others would choose. What people cast decides."""
+    """Choose by all folds, and compare each fold as the others would choose; votes of people decide."""
     people = people_rows(votes, config)
     sources = sources_of(votes, config) if has_sources(config) else None
     to_choose = to_choose_by(votes.subset(people), config, sources)
@@ -348,9 +329,9 @@ def _chosen(votes: VoteStore, config: TrainConfig, tables: _FoldForecasts, fold:
         mixed = blend(_rows(tables.points[choice.point], rows), _rows(board, rows), choice.factor)
         tables.put(rows, POINTS, mixed)
     result = tables.forecasts[POINTS]
-    of_theirs = _rows(result, people)
+    of_people_alone = _rows(result, people)
     comparison = compare(
-        of_theirs,
+        of_people_alone,
         _rows(board, people),
         to_choose.labels,
         to_choose.prompts,
@@ -359,12 +340,9 @@ def _chosen(votes: VoteStore, config: TrainConfig, tables: _FoldForecasts, fold:
         folds=int(fold.max()) + 1,
     )
     sources = None if sources is None else refitted(votes, config, Forecasts(result.coefs, result.eta, result.gamma))
-    return CrossFit((whole.point + 1) / POINTS, whole.factor, comparison, sources, forecast=of_theirs)
+    return CrossFit((whole.point + 1) / POINTS, whole.factor, comparison, sources, forecast=of_people_alone)
 
 
 def _rows(forecast: Forecast, rows: NDArray[np.int64]) -> Forecast:
-    return Forecast(
-        coefs=forecast.coefs[rows],
-        eta=None if forecast.eta is None else forecast.eta[rows],
-        gamma=None if forecast.gamma is None else forecast.gamma[rows],
-    )
+    eta, gamma = (None if values is None else values[rows] for values in (forecast.eta, forecast.gamma))
+    return Forecast(forecast.coefs[rows], eta, gamma)

@@ -2,11 +2,10 @@
 
 The loss of a step is  sum_i w_i * loss_i / sum_i w_i  over the votes i of the step on all ranks (w = 1 without
 weights), however they are split into micro-batches or ranks; votes that the likelihood leaves out (ties under `bt`)
-count nowhere. `reweight_scale` multiplies the weights of the numerator only, or it would cancel.
+count nowhere.
 
 A window is a step's votes. Its distinct prompts are dealt to the ranks so that each gets about as much text, tokenised
-there, and packed into micro-batches; a vote goes where its prompt is. No vote leaves its step by this, and the sum
-that makes up the step's loss only changes its order.
+there, and packed into micro-batches; a vote goes where its prompt is.
 
 Shapes: N votes of the window, n votes and B prompts of a micro-batch.
 """
@@ -38,7 +37,7 @@ from p2l.model.batching import Batch, collate, plan_batches
 from p2l.model.encoding import Encoding, PromptTokenizer
 from p2l.people.runs import VoteAdjustments
 from p2l.training.engine import Engine
-from p2l.training.forecasts import Forecast, Votes
+from p2l.training.forecasts import Forecast, Votes, chunks
 from p2l.training.run_records import METRICS_FILE
 from p2l.training.train_config import TrainConfig
 from p2l.votes import VoteStore
@@ -175,9 +174,7 @@ def distinct(prompts: Sequence[Sequence[str]]) -> tuple[list[Sequence[str]], Ids
 class OfflineSchedule:
     """Votes in their stored order, or shuffled by seed and epoch, in steps of `global_batch`, for `epochs` passes.
 
-    With `prompts` a shuffle moves whole prompts: the votes on one prompt follow each other, so that nearly all of them
-    fall into one step, which encodes the prompt once. The last step of an epoch may be smaller. Step `s` depends on
-    nothing but these fields, so a resumed run needs only the number of the step.
+    Step `s` depends on nothing but these fields, so a resumed run needs only the number of the step.
     """
 
     num_votes: int
@@ -217,6 +214,7 @@ class OfflineSchedule:
         votes = rng.permutation(self.num_votes)
         if self.prompts is None:
             return votes
+        # Votes on one prompt follow each other, so that nearly all of them fall into one step, which encodes it once.
         places = rng.permutation(int(self.prompts.max()) + 1)
         return votes[np.argsort(places[self.prompts[votes]], kind="stable")]
 
@@ -301,22 +299,21 @@ class Trainer:
         """Predict the prompt of every vote, covariates left out, on rank 0; None elsewhere (every rank calls this)."""
         windows = replace(self.windows, votes=votes, ahead=True, covariates=None)
         ids, columns = [], []
-        count, num_models = len(votes), len(self.engine.model.model_list)
-        blocks = (np.arange(start, min(start + _FORECAST_BLOCK, count)) for start in range(0, count, _FORECAST_BLOCK))
-        for rows, parts in windows.read_ahead(blocks):
-            for part in self.engine.even_out(parts, windows.filler):
-                output = self.engine.predict(part.batch)
+        for rows, micro_batches in windows.read_ahead(chunks(len(votes), _FORECAST_BLOCK)):
+            for micro_batch in self.engine.even_out(micro_batches, windows.filler):
+                output = self.engine.predict(micro_batch.batch)
                 outputs = [
                     values.cpu().numpy() for values in (output.coefs, output.eta, output.gamma) if values is not None
                 ]
-                ids.append(rows[part.votes])
-                columns.append(np.column_stack(outputs)[part.prompt.numpy()])
+                ids.append(rows[micro_batch.votes])
+                columns.append(np.column_stack(outputs)[micro_batch.prompt.numpy()])
         gathered = self.engine.gather((np.concatenate(ids), np.concatenate(columns)))
         if gathered is None:
             return None
         all_ids, all_columns = (np.concatenate(arrays) for arrays in zip(*gathered, strict=True))
         table = all_columns[np.argsort(all_ids)]  # batches and ranks took the votes in an order of their own
         # Eta and gamma are the columns behind the coefficients, as far as the head has them.
+        num_models = len(self.engine.model.model_list)
         eta, gamma = [*table[:, num_models:].T, None, None][:2]
         return Forecast(table[:, :num_models], eta, gamma)
 
@@ -334,7 +331,7 @@ class Trainer:
         if not denominator:
             self.engine.skip_step()
             return StepResult(number + 1, 0.0, 0.0, learning_rate, len(ids), 0)
-        shares = weights * (self.reweight_scale / denominator)
+        shares = weights * (self.reweight_scale / denominator)  # in the numerator alone, or the scale would cancel
         losses = [self._micro_step(part, labels, shares, adjustments, last=part is parts[-1]) for part in parts]
         # Read once a step: a GPU would have to finish each micro-batch before the next one is queued.
         loss, tokens = self.engine.sum_over_ranks(
@@ -390,11 +387,7 @@ _SHORTEST_ESTIMATE_SECONDS = 10.0
 
 @dataclass
 class TimeLeft:
-    """An estimate of the remaining time, updated after every step.
-
-    The remaining tokens are the remaining votes times the tokens per vote so far. The rate includes the time between
-    steps, for saving and validating, but not the first step, which does one-time work.
-    """
+    """An estimate of the remaining time, updated after every step."""
 
     votes: int
     """Remaining when this run, or its resumption, starts; a vote counts once an epoch."""
@@ -418,7 +411,7 @@ class TimeLeft:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed over all steps but the first; None before the second."""
+        """Speed over all steps but the first, which does one-time work; None before the second."""
         if self._after_first is None or self._tokens == self._first_tokens:
             return None
         return (self._tokens - self._first_tokens) / max(self.clock() - self._after_first, 1e-9)
@@ -426,6 +419,7 @@ class TimeLeft:
     @property
     def seconds(self) -> float | None:
         """Estimated remaining seconds; None before the second step."""
+        # The remaining tokens are the remaining votes times the tokens per vote so far.
         rate = self.tokens_per_second
         return None if rate is None else (self.votes - self._votes_done) * (self._tokens / self._votes_done) / rate
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.new_rows import Chances
 from p2l.common.errors import InputError
 from p2l.likelihood import get
 from p2l.newcomers.rows import (
@@ -122,7 +123,9 @@ def test_graded_answers_count_for_how_hard_a_prompt_was_for_the_others() -> None
             row = fit_row(prior, known[rows], answers_of_new(scale, logits, scores[:, KNOWN]))
             errors[name].append((row.coefs(known) - truth).mean() ** 2)
     assert np.mean(errors["item"]) < np.mean(errors["alone"])
-    assert scale.chances(np.array([-9.0, 9.0])) == pytest.approx([0.0, 1.0], abs=0.05)
+    there = ~np.isnan(scores[:, :KNOWN])
+    chances = Chances.fit(known[rows][there], scores[:, :KNOWN][there])
+    assert chances.at(np.array([-9.0, 9.0])) == pytest.approx([0.0, 1.0], abs=0.05)
 
 
 def test_chances_at_prompts_of_which_nothing_is_known_are_the_shares_of_right_answers() -> None:
@@ -134,11 +137,13 @@ def test_chances_at_prompts_of_which_nothing_is_known_are_the_shares_of_right_an
     scores[::7, 3] = np.nan
     scale, easier = fit_answer_scale(coefs, scores)
     assert np.corrcoef(easier, own)[0, 1] > 0.8
-    assert scale.marginal_slope < 0.8 * scale.slope
+    there = ~np.isnan(scores)
+    chances = Chances.fit(coefs[there], scores[there])
+    assert chances.slope < 0.8 * scale.slope
     for low in (-2.0, 0.0, 1.5):
         near = (np.abs(coefs - low) < 0.25) & ~np.isnan(scores)
-        assert scale.chances(coefs[near]).mean() == pytest.approx(scores[near].mean(), abs=0.03)
-    assert scale.chances(np.array([2.0]), 3.0) < scale.chances(np.array([2.0]))
+        assert chances.at(coefs[near]).mean() == pytest.approx(scores[near].mean(), abs=0.03)
+    assert chances.at(np.array([2.0]), 3.0) < chances.at(np.array([2.0]))
 
 
 def test_intervals_of_a_mean_score_hold_it_and_are_narrower_than_the_share_of_right_answers() -> None:
