@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -427,7 +427,7 @@ class BufferInputs:
     settings: BufferSettings
     batch_size: int
     seed: int
-    initial_counts: Mapping[int, int] = field(default_factory=dict)
+    initial_counts: Mapping[int, int]
 
 
 Make: TypeAlias = Callable[[BufferInputs], Buffer]

@@ -61,9 +61,9 @@ class ArrivedVotes:
     stream: Votes
     count: int
     stream_models: list[str]
-    """In the order of the stream's labels."""
+    """Names that the stream's labels number."""
     model_list: list[str]
-    """In the order of the model's rows."""
+    """Names in the order of the model's rows."""
 
     def __len__(self) -> int:
         return self.count

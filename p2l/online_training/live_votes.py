@@ -90,7 +90,7 @@ def parse_line(line: bytes) -> _LineVote:
 
 
 def turns_of(row: dict[str, Any]) -> list[str]:
-    """Return the prompt of a line's object; VoteError if the prompt is missing, or no text and no list of texts."""
+    """Return the prompt of a line's object; VoteError if it is missing, or neither a text nor a list of texts."""
     prompt = row.get("prompt")
     turns = [prompt] if isinstance(prompt, str) else prompt
     if turns is None:
@@ -145,7 +145,7 @@ class _TextLine(NamedTuple):
     at: int
     """Offset of its first byte."""
     number: int
-    """From 1."""
+    """Number of the line, from 1."""
 
 
 class _GrowingFile:
@@ -333,7 +333,7 @@ _MAX_SECONDS_BEHIND = 30.0  # until another process sees on its disk what the fi
 
 @dataclass
 class Waiting:
-    """The pauses, and the end, of waiting for votes."""
+    """Settings of a run that waits for votes."""
 
     poll_seconds: float = 1.0
     idle_seconds: float | None = None
@@ -356,7 +356,7 @@ class Waiting:
 
 
 class _Now(NamedTuple):
-    """The stream at a moment, alike on every process."""
+    """State of the stream, the same on every process."""
 
     there: int
     ended: bool

@@ -34,7 +34,7 @@ class OnlineConfig(TrainConfig):
     shuffle: bool | Literal["by_prompt"] = False
     """Votes come in their order; another value is passed over with a note, so that offline configurations serve."""
     selection_share: Number = Field(default=0.0, ge=0, lt=1)
-    """No step is chosen of a stream: what is published is gated instead."""
+    """Of a stream no step is chosen: published models are gated instead."""
     buffer: BufferSettings = Field(default_factory=BufferSettings)
     """When each vote is trained on; by default at once."""
     experience_replay: ExperienceReplay | None = None

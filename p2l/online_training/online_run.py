@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -147,22 +147,22 @@ def _welcome(engine: Engine, names: list[str], config: OnlineConfig) -> None:
 class OnlineOptions:
     """The flags of an online run, in addition to its configuration."""
 
-    run: RunOptions = field(default_factory=RunOptions)
-    initial_counts: Path | None = None
-    """A file that says how many votes each model of plain weights had before."""
-    changes: Mapping[str, object] = field(default_factory=dict)
+    run: RunOptions
+    initial_counts: Path | None
+    """File with the number of votes that each model of plain weights had before."""
+    changes: Mapping[str, object]
     """Keys of the configuration that a flag replaces."""
-    live: LiveRun | None = None
+    live: LiveRun | None
     """None: the votes are the data set `train_data_path`."""
 
 
 class _BetterModelError(Exception):
-    """Raised after a step where the run is to go on with a model that was trained anew; holds the model's folder."""
+    """Raised with the folder of a model that was trained anew, where the run is to go on with that one."""
 
 
 @dataclass
 class _OnlineRun(Run):
-    """A run whose stream, model and folder are there."""
+    """A run with its stream, model and folder."""
 
     live: LiveRun | None
     stream: VoteStream
@@ -287,7 +287,7 @@ def _find_start(checkpoint: str | None) -> Start:
 
 
 def learned_votes(checkpoint: str | None) -> int:
-    """Return how many votes of its stream the run that goes on has seen; 0 for a new one."""
+    """Return the number of votes that a resumed run has seen; 0 for a new run."""
     resume = _find_start(checkpoint).resume
     return 0 if resume is None else read_state(resume).num_votes
 

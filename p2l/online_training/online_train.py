@@ -111,10 +111,10 @@ def _held_share(flags: argparse.Namespace) -> float:
     return float(flags.gate or (_DEFAULT_HELD_SHARE if flags.hold_out is None else flags.hold_out))
 
 
-def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """Return the flags of online training."""
     flags = parser(
-        prog,
+        "p2l online-train",
         "Train a prompt-to-leaderboard model on votes in the order in which they came; models join as they appear. "
         "docs/train/online.md lists the keys of the configuration.",
     )

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2l.common.cli import counted as count_of
-from p2l.common.cli import print_note
 from p2l.common.errors import InputError
 from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tree
 from p2l.likelihood import counted, vote_losses
@@ -330,21 +329,21 @@ class FolderPublisher:
     config: TrainConfig
     folder: Path | None
     """Where models are published; None: nowhere."""
-    every_votes: int | None = None
+    every_votes: int | None
     """Publish whenever this many votes have arrived."""
-    every_seconds: float | None = None
+    every_seconds: float | None
     """And whenever this many seconds have passed."""
-    keep: int = 5
+    keep: int
     """Models that stay in the folder."""
-    held: HeldVotes | None = None
+    held: HeldVotes | None
     """Votes to shrink and judge candidates by; None: nothing is shrunk."""
-    gate: bool = False
+    gate: bool
     """Whether candidates are judged; otherwise all are published."""
-    gate_votes: int = 1000
+    gate_votes: int
     """Newest held-out votes by which a candidate is shrunk and judged."""
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event
     """Set by a signal."""
-    tell: Callable[[str], None] = print_note
+    tell: Callable[[str], None]
     _last: tuple[int, float] | None = None
     """Votes that had arrived, and the time, at the last decision."""
     _newest: tuple[int, int] | None = None

@@ -314,7 +314,7 @@ def _lines_backwards(file: int) -> Iterator[bytes]:
 # was read, so a run that was killed reads the same votes again, and each is there once.
 
 
-def add_database(lake: Lake, location: str, *, prompts: bool = True) -> Added | None:
+def add_database(lake: Lake, location: str, *, prompts: bool) -> Added | None:
     """Add the votes on two answers that came since the last time to a lake; return None where there are none.
 
     With `prompts`, votes without a stored prompt are left out; else there is no column `prompt`. InputError for

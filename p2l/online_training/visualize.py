@@ -17,10 +17,11 @@ from p2l.common.errors import ConfigError
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
 
-def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """Return the flags of the figures."""
     flags = parser(
-        prog, "Draw the results of `p2l eval-chrono`: how well each checkpoint forecasts the votes of each slice."
+        "p2l visualize",
+        "Draw the results of `p2l eval-chrono`: how well each checkpoint forecasts the votes of each slice.",
     )
     flags.add_argument(
         "--eval-folder",

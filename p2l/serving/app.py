@@ -193,7 +193,7 @@ async def models(request: Request) -> ModelsResponse:
 
 @_routes.get("/info")
 async def info(request: Request) -> InfoResponse:
-    """What is being served, and how."""
+    """The model that is served, and the limits of the service."""
     settings, served = _service(request).settings, _service(request).follower.served
     record = served.model.model.record
     return InfoResponse(

@@ -57,7 +57,7 @@ class BatchLimits:
     """Size of one forward pass, and its wait for more prompts."""
 
     tokens: int
-    """A longer prompt goes alone."""
+    """Most tokens of a pass; a longer prompt goes alone."""
     prompts: int
     wait: float
     """Seconds that the oldest prompt may wait for company; 0 takes what is there."""
@@ -78,9 +78,9 @@ class Job:
     encoded: Encoding
     future: Future[Answer]
     queue: JobQueue
-    """In which it waits."""
+    """The queue that it waits in."""
     waiting: int = 0
-    """Requests that want the answer."""
+    """Requests that wait for the answer."""
     since: float = field(default_factory=time.monotonic)
     size: int = field(init=False)
     """Tokens; kept, as batching asks for it often."""
@@ -94,7 +94,7 @@ class JobQueue:
     """Jobs in order of arrival; safe to use from any thread."""
 
     def __init__(self, capacity: int, limits: BatchLimits) -> None:
-        """At most `capacity` jobs wait."""
+        """Start empty; at most `capacity` jobs wait."""
         self.capacity = capacity
         self.limits = limits
         self._jobs: OrderedDict[Job, None] = OrderedDict()

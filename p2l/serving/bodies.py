@@ -48,7 +48,7 @@ class PromptRequest(BaseModel):
 
 
 class PredictRequest(PromptRequest):
-    """One prompt, and what is asked of its coefficients' uncertainty."""
+    """One prompt, and which uncertainty of its coefficients to return."""
 
     sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
     pairs: Annotated[
@@ -78,13 +78,13 @@ class BatchRequest(BaseModel):
 
 
 class PredictResponse(BaseModel):
-    """What the model says of one prompt."""
+    """Coefficients of the models for one prompt, and more on request."""
 
     coefs: list[float] = Field(description="One coefficient for each name of GET /models, in its order.")
     eta: float | None = Field(description="Raw output of the eta head; null for a head without one.")
     gamma: float | None = Field(default=None, description="Raw output of the gamma head; only with head ba.")
     truncated: bool = Field(description="Whether the prompt was too long and lost its oldest tokens.")
-    revision: str = Field(description="Which model spoke.")
+    revision: str = Field(description="Revision of the model that answered.")
     sd: list[float] | None = Field(
         default=None, description="Standard deviation of each true coefficient on this prompt; only if asked for."
     )
@@ -95,7 +95,7 @@ class PredictResponse(BaseModel):
 
 
 class BatchResponse(BaseModel):
-    """What the model says of several prompts, in their order."""
+    """Coefficients for several prompts, in their order."""
 
     predictions: list[PredictResponse]
     revision: str
@@ -134,7 +134,7 @@ class HealthResponse(BaseModel):
 
 
 class InfoResponse(BaseModel):
-    """What is being served, and how."""
+    """The model that is served, and the limits of the service."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -156,7 +156,7 @@ class InfoResponse(BaseModel):
 
 
 class ReloadRequest(BaseModel):
-    """Which model to load; without a path the present one is read again."""
+    """The model to load; without a path the present one is read again."""
 
     model_config = ConfigDict(protected_namespaces=(), extra="forbid")
 
@@ -171,7 +171,7 @@ class ReloadResponse(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was not answered."""
+    """The reason why a request was not answered."""
 
     detail: str = Field(description="One sentence.")
 

@@ -137,7 +137,7 @@ def pack(answer: Answer) -> bytes:
 
 
 def unpack(block: bytes, revision: str, form: Form) -> Answer | None:
-    """Return the answer that `pack` wrote; None for bytes that are none of this form."""
+    """Return the answer that `pack` wrote; None for bytes of another form."""
     if len(block) != _HEAD.size + 4 * (form.coefs + form.variances):
         return None
     mark, flags, eta, gamma, *counts = _HEAD.unpack_from(block)

@@ -67,14 +67,14 @@ class Settled:
 
     stamp: Stamp
     revision: str | None = None
-    """Of the model that was loaded from it."""
+    """Revision of the model that was loaded from it."""
 
 
 @dataclass
 class _Arrival:
     stamp: Stamp
     looks: int = 0
-    """At which it was as now."""
+    """Looks that found the folder as it is now."""
     next_try: float = 0.0
     pause: float = _FIRST_PAUSE_SECONDS
 
@@ -125,7 +125,7 @@ class Watch:
         return True
 
     def settle(self, path: Path, stamp: Stamp, revision: str | None) -> None:
-        """Decide on a folder that held this: it is looked at again when it changes."""
+        """Decide on a folder with this content: it is looked at again when it changes."""
         self.settled[str(path)] = Settled(stamp, revision)
         self._arrivals.pop(path, None)
 

@@ -56,7 +56,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Examples:
-    """Example prompts (lists of user turns) and what is true of them."""
+    """Example prompts (lists of user turns) and their truth."""
 
     prompts: list[list[str]]
     truth: Truth
@@ -64,7 +64,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class VoteChunk:
-    """n consecutive votes with all that is behind them.
+    """n consecutive votes with everything that decided them.
 
     ids: (n,) numbers of the votes. model_a, model_b: (n,) indices. winner: (n,) codes in order of `p2l.votes.WINNERS`.
     probs: (n, 4) true probability of each of them. propensity: (n,) probability that these two models were shown.

@@ -173,7 +173,7 @@ class PromptBatch:
 
     @property
     def decisive(self) -> IntArray:
-        """Which clause decides, 0 or 1."""
+        """The clause that decides (n,), 0 or 1."""
         last_turn = np.where(self.back[:, 1], 0, 1)
         choices = [np.zeros(len(self), np.int64), np.ones(len(self), np.int64), 1 - self.negated, last_turn]
         return np.choose(self.structure, choices)

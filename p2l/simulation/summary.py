@@ -48,7 +48,7 @@ class _OutcomeCounter:
     bag_losses: float = 0.0
 
     def add(self, chunk: VoteChunk, bag_probs: FloatArray) -> None:
-        """Count the votes of a chunk; `bag_probs` (n, 4) is what a bag of words can know of their outcomes."""
+        """Count the votes of a chunk; `bag_probs` (n, 4) are the outcomes' chances given the bag of words."""
         self.bag_losses += float(_bayes_losses(bag_probs, chunk.winner)["grk"].sum())
         np.add.at(self.votes, (chunk.model_a, chunk.model_b, chunk.winner), 1)
         for name, losses in _bayes_losses(chunk.probs, chunk.winner).items():
@@ -73,7 +73,7 @@ class _OutcomeCounter:
 
 @dataclass
 class ArenaSummary:
-    """What `p2l simulate` prints of an arena; `add` its chunks, then call `to_text`."""
+    """Figures of an arena that `p2l simulate` prints; `add` its chunks, then call `to_text`."""
 
     arena: Arena
     train: _OutcomeCounter = field(init=False)
