@@ -37,7 +37,7 @@ _RIDGE = 1e-10
 _LEVEL_RIDGE = 1e-8
 
 
-class Block(NamedTuple):
+class _Block(NamedTuple):
     """A few prompts: their place among all, coefs (n, M), eta and gamma (n, 1, 1), or () when one for all, or None."""
 
     where: slice
@@ -77,7 +77,18 @@ def aggregate(
     if intervals and prompts.one_shot:
         raise InputError("intervals read the coefficients twice: give blocks as a list or an array, or intervals=None")
     sums, mean, number = _sum_outcomes(prompts)
-    objective = _objective(prompts.likelihood, sums / number, mean)
+    first, second = np.triu_indices(len(models), 1)
+    objective = Objective(
+        likelihood=prompts.likelihood,
+        num_models=len(models),
+        first=first,
+        second=second,
+        targets=_pairs(sums / number),
+        mean=mean,
+        precision=np.zeros(len(mean)),
+        gauge=np.zeros(len(models), dtype=np.int64) if shift_invariant(prompts.likelihood) else None,
+        ridge=_LEVEL_RIDGE if prompts.likelihood.merges_ties else _RIDGE,
+    )
     point = minimise(objective, mean) if len(models) > 1 else Expansion(mean, np.nan, mean, np.eye(len(mean)))
     rng = np.random.default_rng(seed)
     ends = bounds(
@@ -123,7 +134,7 @@ class _Blocks:
         self._eta = _parameter("eta", eta, likelihood)
         self._gamma = _parameter("gamma", gamma, likelihood)
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[_Block]:
         number = 0
         for coefs in self._blocks:  # type: ignore[union-attr]
             block = np.asarray(coefs, dtype=np.float64)
@@ -135,9 +146,9 @@ class _Blocks:
                 row = number + int(np.argmax(wrong)) + 1
                 raise InputError(f"prompt {row} has coefficients that are not finite numbers")
             for start in range(0, len(block), _PROMPTS):
-                part = block[start : start + _PROMPTS]
-                where = slice(number + start, number + start + len(part))
-                yield Block(where, part, _rows("eta", self._eta, where), _rows("gamma", self._gamma, where))
+                rows = block[start : start + _PROMPTS]
+                where = slice(number + start, number + start + len(rows))
+                yield _Block(where, rows, _rows("eta", self._eta, where), _rows("gamma", self._gamma, where))
             number += len(block)
         if not number:
             raise InputError("there are no prompts to aggregate")
@@ -165,7 +176,7 @@ def _rows(name: str, values: Floats | None, where: slice) -> Floats | None:
     return values[where, None, None]
 
 
-def _tiles(likelihood: Likelihood, block: Block) -> Iterator[tuple[slice, slice, Floats]]:
+def _tiles(likelihood: Likelihood, block: _Block) -> Iterator[tuple[slice, slice, Floats]]:
     """Yield outcome probabilities (K, n, r, c) of r models with the c models from the first of these on."""
     size = block.coefs.shape[1]
     for start in range(0, size, _MODELS):
@@ -193,15 +204,6 @@ def _sum_outcomes(prompts: _Blocks) -> tuple[Floats, Floats, int]:
     return sums, mean, number
 
 
-def _objective(likelihood: Likelihood, sums: Floats, mean: Floats) -> Objective:
-    size = sums.shape[1]
-    first, second = np.triu_indices(size, 1)
-    invariant = shift_invariant(likelihood)
-    gauge = np.zeros(size, dtype=np.int64) if invariant else None
-    ridge = _LEVEL_RIDGE if likelihood.merges_ties else _RIDGE
-    return Objective(likelihood, size, first, second, _pairs(sums), mean, np.zeros(len(mean)), gauge, ridge)
-
-
 def _pairs(sums: Floats) -> Floats:
     """Flatten tables (..., K, M, M) to pairs (..., P, K)."""
     first, second = np.triu_indices(sums.shape[-1], 1)
@@ -218,12 +220,12 @@ def _prompt_scores(objective: Objective, point: Expansion, prompts: _Blocks) -> 
     for block in prompts:
         scores = np.zeros((len(block.coefs), objective.size))
         for rows, columns, probs in _tiles(prompts.likelihood, block):
-            part = table[:, :, rows, columns]
-            by_row = probs.transpose(0, 2, 1, 3) @ part[0][..., None]
+            slopes = table[:, :, rows, columns]
+            by_row = probs.transpose(0, 2, 1, 3) @ slopes[0][..., None]
             scores[:, rows] += by_row.sum(axis=0)[..., 0].T
-            scores[:, columns] += np.einsum("knrc,krc->nc", probs, part[1])
-            if len(part) > 2:
-                scores[:, -1] += np.tensordot(probs, part[2], axes=([0, 2, 3], [0, 1, 2]))
+            scores[:, columns] += np.einsum("knrc,krc->nc", probs, slopes[1])
+            if len(slopes) > 2:
+                scores[:, -1] += np.tensordot(probs, slopes[2], axes=([0, 2, 3], [0, 1, 2]))
         out += scores.T @ scores
     return out
 

@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 _REACH = 30.0  # exponentials of much more leave the range of float64
 
 
-class RowSums(NamedTuple):
+class _RowSums(NamedTuple):
     """Of each row: the sum over outcomes of mass times log-probability, its gradient and its Hessian."""
 
     value: Floats
@@ -48,17 +48,19 @@ class RowSums(NamedTuple):
 
 
 _TRIANGLE = {2: [(0, 0), (0, 1), (1, 1)], 3: [(0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]}
-Form: TypeAlias = Callable[[Any, Floats, Floats, Any], RowSums]
-_FORMS: dict[Any, Form] = {}
 
 
 def row_sums(
     likelihood: Likelihood, masses: Floats, coef_a: Floats, coef_b: Floats, eta: Any, gamma: float | None
-) -> RowSums | None:
+) -> _RowSums | None:
     """Return the sums of rows by masses (P, K) or (K,) of the outcomes; None where only the formula will do."""
     if not _serves(likelihood, coef_a, coef_b, eta, gamma):
         return None
-    return _FORMS[likelihood.log_terms](np.moveaxis(masses, -1, 0), coef_a, coef_b, eta)
+    by_outcome = np.moveaxis(masses, -1, 0)
+    excess = _EXCESSES.get(likelihood.log_terms)
+    if excess is not None:
+        return _Grounded(coef_a, coef_b, eta, excess).sums(*by_outcome)
+    return _FORMS[likelihood.log_terms](by_outcome, coef_a, coef_b, eta)
 
 
 def outcome_slopes(
@@ -67,49 +69,40 @@ def outcome_slopes(
     """Return the gradient (P, K, Q) of the log-probability of each outcome; None where only the formula will do."""
     if not _serves(likelihood, coef_a, coef_b, eta, gamma):
         return None
-    excess = _GROUNDED.get(likelihood.log_terms)
+    excess = _EXCESSES.get(likelihood.log_terms)
     if excess is not None:
         slopes = _Grounded(coef_a, coef_b, eta, excess).slopes()
     else:
         form = _FORMS[likelihood.log_terms]
-        slopes = [form(one, coef_a, coef_b, eta).slope for one in np.eye(len(likelihood.outcomes))]
+        # All mass on an outcome gives its own slope.
+        slopes = [form(mass, coef_a, coef_b, eta).slope for mass in np.eye(len(likelihood.outcomes))]
     return np.transpose(np.array([[*row] for row in slopes]), (2, 0, 1))
 
 
 def _serves(likelihood: Likelihood, coef_a: Floats, coef_b: Floats, eta: Any, gamma: float | None) -> bool:
     """Whether there is a closed form, and its exponentials stay in the range of float64."""
-    present = [part for part in (coef_a, coef_b, eta) if part is not None]
-    is_near = all(float(np.abs(part).max(initial=0.0)) <= _REACH for part in present)
-    return likelihood.log_terms in _FORMS and not gamma and is_near
-
-
-def _closed(*names: str) -> Callable[[Form], Form]:
-    def add(form: Form) -> Form:
-        _FORMS.update({likelihoods.get(name).log_terms: form for name in names})
-        return form
-
-    return add
+    parameters = [values for values in (coef_a, coef_b, eta) if values is not None]
+    is_near = all(float(np.abs(values).max(initial=0.0)) <= _REACH for values in parameters)
+    return (likelihood.log_terms in _FORMS or likelihood.log_terms in _EXCESSES) and not gamma and is_near
 
 
 def _log_sigmoid(x: Floats) -> tuple[Floats, Floats, Floats]:
     """Return log(1 / (1 + e^-x)), its derivative, and how much that falls."""
-    small = np.exp(-np.abs(x))
+    small = np.exp(-np.abs(x))  # at most one, so that nothing overflows
     lesser = small / (1.0 + small)
     slope = np.where(x > 0, lesser, 1.0 - lesser)
     return np.minimum(x, 0.0) - np.log1p(small), slope, slope * (1.0 - slope)
 
 
-@_closed("bt", "bt-tie")
-def _bt(masses: Any, a: Floats, b: Floats, _eta: Any) -> RowSums:
+def _bt(masses: Any, a: Floats, b: Floats, _eta: Any) -> _RowSums:
     win, loss = masses
     d = a - b
     value, up, bend = _log_sigmoid(d)
     slope, steep = win * up - loss * (1.0 - up), (win + loss) * bend
-    return RowSums(win * value + loss * (value - d), [slope, -slope], [-steep, steep, -steep])
+    return _RowSums(win * value + loss * (value - d), [slope, -slope], [-steep, steep, -steep])
 
 
-@_closed("rk")
-def _rk(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
+def _rk(masses: Any, a: Floats, b: Floats, eta: Any) -> _RowSums:
     win, loss, tie = masses
     raised = 0.1 * (np.asarray(eta, dtype=np.float64) - 22.5)
     share = 0.5 * (1.0 + np.tanh(0.5 * raised))
@@ -122,9 +115,9 @@ def _rk(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
     x_slope, y_slope, x_bend, y_bend = first * x_slope, second * y_slope, first * x_bend, second * y_bend
     lead, steep, cross = x_slope - y_slope, x_bend + y_bend, (x_bend - y_bend) * h_slope
     width = 2.0 * tie / gap - x_slope - y_slope
-    own = (4.0 * tie * (gap - 1.0) / gap**2 - steep) * h_slope**2 + width * h_bend
+    by_eta = (4.0 * tie * (gap - 1.0) / gap**2 - steep) * h_slope**2 + width * h_bend
     value = first * x + second * y + tie * (2.0 * h + np.log(gap))
-    return RowSums(value, [lead, -lead, width * h_slope], [-steep, steep, -steep, cross, -cross, own])
+    return _RowSums(value, [lead, -lead, width * h_slope], [-steep, steep, -steep, cross, -cross, by_eta])
 
 
 class _Grounded:
@@ -132,22 +125,24 @@ class _Grounded:
 
     def __init__(self, a: Floats, b: Floats, eta: Any, excess: float) -> None:
         self.a, self.b = a, b
-        one, other, power = np.exp(a), np.exp(b), np.exp(np.asarray(eta, dtype=np.float64))
+        exp_a, exp_b, power = np.exp(a), np.exp(b), np.exp(np.asarray(eta, dtype=np.float64))
         t = power + (1.0 + excess)
         self.share, self.rise = power / t, power / (power + excess)  # of log t and of log(t - 1), by eta
         self.log_less = np.log(power + excess)
-        first, second, none = one + t * other + 1.0, t * one + other + 1.0, one + other + 1.0
+        # D_a, D_b and D_0 of the module's formula.
+        first, second, none = exp_a + t * exp_b + 1.0, t * exp_a + exp_b + 1.0, exp_a + exp_b + 1.0
         self.logs = np.log(first), np.log(second), np.log(none)
         self.log_both, self.v = np.log(first + second), first / (first + second)
-        self.p = one / first, t * one / second, one / none
-        self.q = t * other / first, other / second, other / none
+        # How the logarithms of these sums rise with a, and with b.
+        self.p = exp_a / first, t * exp_a / second, exp_a / none
+        self.q = t * exp_b / first, exp_b / second, exp_b / none
 
     @property
     def tie(self) -> Floats:
         """Its log-probability (P,)."""
         return np.asarray(self.a + self.b + self.log_less + self.log_both - sum(self.logs))
 
-    def sums(self, win: Any, loss: Any, tie: Any, bothbad: Any) -> RowSums:
+    def sums(self, win: Any, loss: Any, tie: Any, bothbad: Any) -> _RowSums:
         """Return the sums by masses of the outcomes."""
         (p1, p2, p0), (q1, q2, q0), s, v = self.p, self.q, self.share, self.v
         first, second = win + tie, loss + tie
@@ -169,7 +164,7 @@ class _Grounded:
             s * (u1 - n2),
             tie * (self.rise * (1.0 - self.rise)) + s * s * (u1 + u2) + s * (1.0 - s) * (c1 * q1 + c2 * p2),
         ]
-        return _with_outer(RowSums(value, slope, bend), tie * v * (1.0 - v), [p1 - p2, q1 - q2, (q1 - p2) * s])
+        return _with_outer(_RowSums(value, slope, bend), tie * v * (1.0 - v), [p1 - p2, q1 - q2, (q1 - p2) * s])
 
     def slopes(self) -> list[list[Floats]]:
         """Return how the log-probability of each outcome rises with each parameter: (4, 3) arrays (P,)."""
@@ -192,29 +187,15 @@ class _Grounded:
         ]
 
 
-def _with_outer(sums: RowSums, factor: Any, step: list[Floats]) -> RowSums:
+def _with_outer(sums: _RowSums, factor: Any, step: list[Floats]) -> _RowSums:
     """Add the factor times the outer product of a vector with itself to the Hessians."""
-    scaled = [factor * part for part in step]
+    scaled = [factor * slope for slope in step]
     for place, (row, column) in enumerate(_TRIANGLE[3]):
         sums.bend[place] = sums.bend[place] + scaled[row] * step[column]
     return sums
 
 
-@_closed("grk")
-def _grk(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
-    return _Grounded(a, b, eta, GRK_EXCESS).sums(*masses)
-
-
-@_closed("ba")
-def _ba(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
-    return _Grounded(a, b, eta, BA_EXCESS).sums(*masses)
-
-
-_GROUNDED = {likelihoods.get(name).log_terms: excess for name, excess in (("grk", GRK_EXCESS), ("ba", BA_EXCESS))}
-
-
-@_closed("rk-reparam")
-def _rk_reparam(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
+def _rk_reparam(masses: Any, a: Floats, b: Floats, eta: Any) -> _RowSums:
     win, loss, either = masses
     rows = _Grounded(a, b, eta, GRK_EXCESS)
     lead = rows.tie + rows.logs[2]  # log P(tie) - log P(bothbad)
@@ -224,3 +205,12 @@ def _rk_reparam(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
     # log(P(tie) + P(bothbad)) is more than the mean of both logarithms.
     extra = either * (rows.tie - value) - either * share * rows.tie + either * (1.0 - share) * rows.logs[2]
     return _with_outer(sums._replace(value=sums.value + extra), either * bend, rows.tie_over_bothbad())
+
+
+_Form: TypeAlias = Callable[[Any, Floats, Floats, Any], _RowSums]
+_FORMS: dict[Any, _Form] = {
+    likelihoods.get(name).log_terms: form
+    for name, form in (("bt", _bt), ("bt-tie", _bt), ("rk", _rk), ("rk-reparam", _rk_reparam))
+}
+_EXCESSES = {likelihoods.get(name).log_terms: excess for name, excess in (("grk", GRK_EXCESS), ("ba", BA_EXCESS))}
+"""The excess of likelihoods that are grounded, which share their formula."""

@@ -15,6 +15,7 @@ own. Votes whose value is missing count as zero. What a file decides (which colu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -80,7 +81,13 @@ class Design:
             absent = next((column for column in term.columns if column not in there), None)
             if absent is not None:
                 raise VoteError(f"{source}: covariate {term.name} needs a column {absent}{nearest(absent, there)}")
-        texts = {name: self._texts(name, batch.column(name), missing) for name in self.texts if name in there}
+        texts: dict[str, list[str | None]] = {}
+        for name, known in self.texts.items():
+            if name in there:
+                texts[name] = [None if text is None else str(text) for text in batch.column(name).to_pylist()]
+                unknown = sum(count for text, count in Counter(texts[name]).items() if text not in known)
+                if unknown:
+                    missing[name] = missing.get(name, 0) + unknown
         values = np.ones((len(batch), len(self.terms)))
         for place, term in enumerate(self.terms):
             if term.is_text:
@@ -101,14 +108,6 @@ class Design:
             else:
                 arrays[name] = pa.array([_number(number) for number in column], pa.float64())
         return self.read(pa.RecordBatch.from_pydict(arrays), source, missing)
-
-    def _texts(self, name: str, column: Any, missing: dict[str, int]) -> list[str | None]:
-        texts = [None if text is None else str(text) for text in column.to_pylist()]
-        values = set(self.texts[name])
-        unknown = sum(text not in values for text in texts)
-        if unknown:
-            missing[name] = missing.get(name, 0) + unknown
-        return texts
 
 
 def without_value(name: str, count: int) -> str:
@@ -187,15 +186,26 @@ class Controls:
         terms = list[Term]()
         has_side = any(not control.columns for control in self._controls)
         for control in self._controls:
-            if control.name in self._values:
-                terms += self._terms_of_texts(control, centred=has_side)
-            else:
+            if control.name not in self._values:
                 terms.append(Term(control.name, "difference", control.columns))
+                continue
+            # Effects are those against the most frequent value. Its own lean is that of all votes, which `side` tells.
+            usual = int(np.argmax(self._frequencies[control.name]))
+            terms += [
+                Term(f"{control.name} = {'none' if text is None else text}", role, control.columns, True, text)
+                for text, code in self._values[control.name].items()
+                for role in ("difference", "ties", "level")
+                if code != usual or (role == "difference" and not has_side)
+            ]
         return Design(tuple(terms), {name: tuple(codes) for name, codes in self._values.items()})
 
     def covariates(self) -> Covariates:
         """Return the covariates of all votes so far."""
-        design, columns = self.design(), self._columns()
+        design = self.design()
+        if len(self._parts) > 1:
+            self._parts = [[np.concatenate(parts) for parts in zip(*self._parts, strict=True)]]
+        names = [control.name for control in self._controls if control.columns]
+        columns = dict(zip(names, self._parts[0], strict=True)) if self._parts else {}
         values = np.ones((self._count, len(design.terms)))
         for place, term in enumerate(design.terms):
             if term.is_text:
@@ -204,21 +214,6 @@ class Controls:
             elif term.columns:
                 values[:, place] = columns[term.name]
         return design.covariates(values)
-
-    def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        if len(self._parts) > 1:
-            self._parts = [[np.concatenate(parts) for parts in zip(*self._parts, strict=True)]]
-        names = [control.name for control in self._controls if control.columns]
-        return dict(zip(names, self._parts[0], strict=True)) if self._parts else {}
-
-    def _terms_of_texts(self, control: _Control, *, centred: bool) -> list[Term]:
-        usual = int(np.argmax(self._frequencies[control.name]))
-        return [
-            Term(f"{control.name} = {'none' if text is None else text}", role, control.columns, True, text)
-            for text, code in self._values[control.name].items()
-            for role in ("difference", "ties", "level")
-            if code != usual or (role == "difference" and not centred)
-        ]
 
 
 def rounded(values: Floats, steps: int, *, is_difference: bool) -> Floats:

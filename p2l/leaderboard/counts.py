@@ -202,10 +202,8 @@ class Starts:
         self._coefs: dict[tuple[str, str], tuple[dict[str, float], float | None]] = {}
         self._boards: list[tuple[str, str, Leaderboard]] = []
         self._kept_coefs = 0
-        if lake is not None and lake.files.get_file_info(f"{lake.root}/{self._path}").is_file:
-            self._read(lake)
-
-    def _read(self, lake: Lake) -> None:
+        if lake is None or not lake.files.get_file_info(f"{lake.root}/{self._path}").is_file:
+            return
         try:
             kept = parse_json(lake.read(self._path))
             for by, text, coefs, eta in kept["boards"]:
@@ -220,8 +218,8 @@ class Starts:
         coefs, eta = self._coefs.get((by, text), ({}, None))
         if not coefs or likelihood != self._likelihood:
             return None
-        rest = np.zeros(len(models)) if prior is None or prior.coefs is None else prior.coefs
-        start = [coefs.get(name, other) for name, other in zip(models, rest.tolist(), strict=True)]
+        means = np.zeros(len(models)) if prior is None or prior.coefs is None else prior.coefs
+        start = [coefs.get(name, mean) for name, mean in zip(models, means.tolist(), strict=True)]
         return np.array([*start, *([] if eta is None else [eta])])
 
     def add(self, by: str, text: str, board: Leaderboard) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,7 @@ import numpy.typing as npt
 from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard, several
-from p2l.leaderboard.covariates import (
-    Effect,
-    covariate_table,
-    covariates_of,
-    expressible,
-    without_covariates,
-)
+from p2l.leaderboard.covariates import Effect, covariate_table, covariates_of, expressible, without_covariates
 from p2l.leaderboard.intervals import (
     Bounds,
     Units,
@@ -54,14 +47,7 @@ from p2l.leaderboard.newton import (
     shift_invariant,
     winner_targets,
 )
-from p2l.leaderboard.pair_tables import (
-    Covariates,
-    Ints,
-    PairTable,
-    check_number_of_models,
-    components,
-    vote_table,
-)
+from p2l.leaderboard.pair_tables import Covariates, Ints, PairTable, check_number_of_models, components, vote_table
 from p2l.likelihood import Likelihood
 
 Floats = npt.NDArray[np.float64]
@@ -155,13 +141,28 @@ def fit_table(
     table, constant = expressible(table, model)
     if prior is None:
         prior, start = fitted_prior(without_covariates(table), models=models, likelihood=model.name, start=start)
-    scales = _scales(table)
+    scales = np.ones(0)
+    if table.covariates is not None:
+        # The fit counts in root mean squares of the covariates, so that the prior suits any unit.
+        cast = table.votes.sum(axis=1)
+        scales = np.asarray(np.sqrt(cast @ table.covariates.values**2 / cast.sum()))
     objective = _objective(table, models, model, prior, scales)
     begin = _start(objective, prior, start)
     point = minimise(objective, begin, tolerance=tolerance)
     rng = np.random.default_rng(seed)
-    votes = partial(_scores, objective, point, table, units), partial(_draws, objective, table, units, replicates, rng)
-    ends = bounds(objective, point, intervals, level, *votes, rng)
+    ends = bounds(
+        objective,
+        point,
+        intervals,
+        level,
+        scores=lambda: _scores(objective, point, table, units),
+        draws=lambda: (
+            redrawn_votes(objective, table, replicates, rng)
+            if units is None
+            else redrawn_clusters(objective, units, replicates, rng)
+        ),
+        rng=rng,
+    )
     size, counted = len(models), winner_targets(model).any(axis=1)
     return Leaderboard(
         models=list(models),
@@ -189,12 +190,10 @@ def suited(outcomes: Floats) -> str:
     return likelihoods.outcome_model(ties + both_bad, both_bad, won + lost + ties + both_bad)[1]
 
 
-# The fit of a prior ends with a relative change of its standard deviation below the second.
 _MAX_PRIOR_ROUNDS = 30
-_SMALL_CHANGE = 0.01
-_PSEUDO_OBSERVATIONS = (
-    1.0  # observations that say a standard deviation of one, so that two models have a finite prior too
-)
+_SMALL_CHANGE = 0.01  # of the standard deviation, relative to it, at which the fit of a prior ends
+# Observations that say a standard deviation of one, so that two models have a finite prior too.
+_PSEUDO_OBSERVATIONS = 1.0
 
 
 def fitted_prior(
@@ -206,7 +205,8 @@ def fitted_prior(
     number of coefficients that the votes decide rather than the prior (MacKay's evidence update); the ones are an
     observation of its own that says one. Eta and the level of grounded coefficients keep a broad prior.
     """
-    model, sd, begin = likelihoods.get(likelihood), 1.0, start
+    model = likelihoods.get(likelihood)
+    sd, begin = 1.0, start
     for _ in range(_MAX_PRIOR_ROUNDS):
         prior = Prior(sd=sd, broad=BROAD)
         objective = _objective(table, models, model, prior)
@@ -217,11 +217,9 @@ def fitted_prior(
         spread = float(((centre @ point.theta[: len(models)]) ** 2).sum())
         covariance = np.linalg.inv(point.hessian * objective.total)[: len(models), : len(models)]
         decided = len(models) - len(np.unique(group)) - float(np.trace(centre @ covariance @ centre)) / sd**2
-        last, sd, begin = (
-            sd,
-            math.sqrt((spread + _PSEUDO_OBSERVATIONS) / (max(decided, 0.0) + _PSEUDO_OBSERVATIONS)),
-            point.theta,
-        )
+        last = sd
+        sd = math.sqrt((spread + _PSEUDO_OBSERVATIONS) / (max(decided, 0.0) + _PSEUDO_OBSERVATIONS))
+        begin = point.theta
         if abs(math.log(sd / last)) < _SMALL_CHANGE:
             break
     return Prior(sd=sd, broad=BROAD), point.theta
@@ -243,22 +241,6 @@ def fit_covariance(
 
 def _scores(objective: Objective, point: Expansion, table: PairTable, units: Units | None) -> Floats:
     return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
-
-
-def _draws(
-    objective: Objective, table: PairTable, units: Units | None, replicates: int, rng: np.random.Generator
-) -> Iterator[Floats]:
-    if units is None:
-        return redrawn_votes(objective, table, replicates, rng)
-    return redrawn_clusters(objective, units, replicates, rng)
-
-
-def _scales(table: PairTable) -> Floats:
-    """Return the root mean square (C,) of each covariate, in which the fit counts, so that the prior suits any unit."""
-    if table.covariates is None:
-        return np.ones(0)
-    votes = table.votes.sum(axis=1)
-    return np.asarray(np.sqrt(votes @ table.covariates.values**2 / votes.sum()))
 
 
 def _objective(
@@ -317,11 +299,10 @@ def _effects(table: PairTable, theta: Floats, ends: Bounds, scales: Floats) -> t
     """Return the effects in the units of the covariates."""
     if table.covariates is None:
         return ()
-    coefs, lower, upper = ((values[-len(scales) :] / scales).tolist() for values in (theta, ends.lower, ends.upper))
-    keys = zip(table.covariates.names, table.covariates.roles, strict=True)
+    ends_of = [(values[-len(scales) :] / scales).tolist() for values in (theta, ends.lower, ends.upper)]
+    columns = (table.covariates.names, table.covariates.roles, *ends_of)
     return tuple(
-        Effect(name, role, coef=coefs[place], lower=lower[place], upper=upper[place])
-        for place, (name, role) in enumerate(keys)
+        Effect(name, role, coef, lower, upper) for name, role, coef, lower, upper in zip(*columns, strict=True)
     )
 
 

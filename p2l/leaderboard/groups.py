@@ -100,19 +100,14 @@ def _walk_text(column: Any, rest: str, path: str, source: str) -> Any:
             content = None if text is None else parse_json(text)
         except ValueError as error:
             raise VoteError(f"{source}: {path!r} needs JSON in the column, not {text[:40]!r}") from error
-        values.append(_follow(content, rest))
+        keys = rest
+        while keys:
+            key = _first_key(keys, list(content)) if isinstance(content, dict) else None
+            content, keys = (None, "") if key is None else (content[key], keys[len(key) + 1 :])
+        values.append(content)
     if values and all(value is None for value in values):
         raise VoteError(f"{source}: {path!r} leads nowhere: no row has the key {rest!r}")
     return pa.array([json.dumps(value) if isinstance(value, bool) else value for value in values])
-
-
-def _follow(value: Any, rest: str) -> Any:
-    while rest:
-        key = _first_key(rest, list(value)) if isinstance(value, dict) else None
-        if key is None:
-            return None
-        value, rest = value[key], rest[len(key) + 1 :]
-    return value
 
 
 ALL = ("", "all")

@@ -34,7 +34,8 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import coefs_of, fit_table, prior_of, suited
 from p2l.leaderboard.newton import shift_invariant
-from p2l.leaderboard.pair_tables import PairTable, VoteCounter, distinct, distinct_in, fold, vote_keys
+from p2l.leaderboard.pair_tables import PairTable, VoteCounter, distinct, distinct_in, every_sum, fold, vote_keys
+from p2l.votes.schema import name_lookup
 
 if TYPE_CHECKING:
     from p2l.leaderboard.controls import ControlledVotes, CountedVotes
@@ -157,7 +158,7 @@ class _PeriodCounts:
             size = len(self._names)
             models, ends = distinct(np.concatenate(np.divmod(self._met[used], size)), size)
             lower, higher = ends.reshape(2, -1)
-            votes, weights, squares = ([row.reshape(-1, 4)[used] for row in total] * 3)[:3]
+            votes, weights, squares = (row.reshape(-1, 4)[used] for row in every_sum(total))
             table = PairTable(len(models), lower, higher, weights, squares, votes)
             yield _PeriodTable(round(float(sums[0].sum())), table, [self._names[model] for model in models])
 
@@ -320,9 +321,8 @@ def _tables(
         if controlled is None:
             yield period
             continue
-        place = {name: code for code, name in enumerate(period.models)}
-        recode, since = np.array([place.get(name, -1) for name in names]), 0 if cumulative else number
-        table, _ = controlled.table(codes[since : number + 1], recode, len(period.models))
+        since = 0 if cumulative else number
+        table, _ = controlled.table(codes[since : number + 1], name_lookup(names, period.models), len(period.models))
         yield period._replace(table=table)
 
 
@@ -370,7 +370,19 @@ def _notes(
     indices: Sequence[int],
     failed: Sequence[str],
 ) -> Iterator[str]:
-    yield _what_is_held(mode, likelihood, shrink)
+    what = "All votes up to the end of each period." if mode == "cumulative" else "Each period alone, without a prior."
+    if mode == "alone" and not math.isinf(shrink):
+        yield (
+            f"Each period alone, held to the leaderboard of all votes (normal prior, standard deviation {shrink:g}), "
+            "on its scale."
+        )
+    elif not shift_invariant(likelihoods.get(likelihood)):
+        yield f"{what} Nothing is shifted: 1000 is the level at which an answer is just usable."
+    else:
+        held = "in the newest period" if mode == "cumulative" else "in the leaderboard of all votes"
+        yield (
+            f"{what} Held: the mean score of each period's models, weighted by votes, is what these models have {held}."
+        )
     apart = [period.label for period in periods if period.board.components.max() > 0]
     if apart:
         yield (
@@ -383,17 +395,3 @@ def _notes(
     if failed:
         yield f"No vote that counts, or models that cannot be compared, in {several(failed, _NAMED_PERIODS)}: left out."
     yield from periods[-1].board.notes
-
-
-def _what_is_held(mode: str, likelihood: str, shrink: float) -> str:
-    invariant = shift_invariant(likelihoods.get(likelihood))
-    if mode == "alone" and not math.isinf(shrink):
-        return (
-            f"Each period alone, held to the leaderboard of all votes (normal prior, standard deviation {shrink:g}), "
-            "on its scale."
-        )
-    what = "All votes up to the end of each period." if mode == "cumulative" else "Each period alone, without a prior."
-    if not invariant:
-        return f"{what} Nothing is shifted: 1000 is the level at which an answer is just usable."
-    held = "in the newest period" if mode == "cumulative" else "in the leaderboard of all votes"
-    return f"{what} Held: the mean score of each period's models, weighted by votes, is what these models have {held}."

@@ -107,19 +107,15 @@ def sandwich_covariance(objective: Objective, point: Expansion, scores: Floats) 
     """Return the covariance (D, D) from the scores' summed outer products (D, D), in units of target mass."""
     prior = np.diag(objective.precision)
     prior[: objective.num_models, : objective.num_models] -= objective.coupling
-    meat = (scores + _centred(objective, prior)) / objective.total**2
+    if objective.gauge is not None:
+        # The mean of a component is held, so the prior says nothing of it.
+        project = np.eye(objective.size)
+        same = objective.gauge[:, None] == objective.gauge[None, :]
+        project[: objective.num_models, : objective.num_models] -= same / same.sum(axis=1, keepdims=True)
+        prior = project @ prior @ project
+    meat = (scores + prior) / objective.total**2
     bread = np.linalg.inv(point.hessian)
     return np.asarray(bread @ meat @ bread)
-
-
-def _centred(objective: Objective, matrix: Floats) -> Floats:
-    """Return P matrix P, with P taking away the mean of each component that is held at mean zero."""
-    if objective.gauge is None:
-        return matrix
-    project = np.eye(objective.size)
-    same = objective.gauge[:, None] == objective.gauge[None, :]
-    project[: objective.num_models, : objective.num_models] -= same / same.sum(axis=1, keepdims=True)
-    return np.asarray(project @ matrix @ project)
 
 
 def vote_scores(objective: Objective, point: Expansion, table: PairTable) -> Floats:

@@ -36,12 +36,9 @@ _BATCH_ROWS = 1 << 18
 _PIECE_ROWS = 1 << 16
 _DENSE_CELLS = 1 << 23
 """Up to this number of cells they are counted in an array; more are sorted."""
-# Votes are added one by one to an array with this many times more cells.
-_CELLS_PER_VOTE = 8
-# Newer counts are kept apart while those of the other file are this many times more.
-_OLD_CELLS_PER_NEW = 4
+_CELLS_PER_VOTE = 8  # from which votes are added one by one: to go through all cells would take longer
+_OLD_CELLS_PER_NEW = 4  # from which newer counts have a file of their own, so that a day writes a day
 _VERSION = 2
-_END = object()
 
 
 class Spec(NamedTuple):
@@ -92,33 +89,28 @@ def _count(
 ) -> None:
     texts = {"model_a", "model_b", "winner"} | {tally.spec.by for tally in tallies if tally.spec.by}
     columns = texts | ({"weight"} if any(tally.spec.weighted for tally in tallies) else set())
-    batches = _ahead(_batches(lake, parts, sorted(columns), sorted(texts)))
-    for part in each(parts):
-        active = [tally for tally in tallies if part.path not in tally.kept]
-        for tally in active:
-            tally.enter(part.day)
-        while (batch := next(batches)) is not None:
-            coded = _CodedVotes(batch, names, lake.name)
+
+    def batches() -> Iterator[Any]:
+        for part in parts:
+            yield from lake.batches(part, sorted(columns), _BATCH_ROWS, read_dictionary=sorted(texts))
+            yield None  # behind each file
+
+    # One thread reads the next batch while this one counts.
+    with ThreadPoolExecutor(1, thread_name_prefix="p2l-lake") as thread:
+        stream = batches()
+        coming = thread.submit(next, stream, None)
+        for part in each(parts):
+            active = [tally for tally in tallies if part.path not in tally.kept]
             for tally in active:
-                tally.add(coded)
+                tally.enter(part.day)
+            while (batch := coming.result()) is not None:
+                coming = thread.submit(next, stream, None)
+                coded = _CodedVotes(batch, names, lake.name)
+                for tally in active:
+                    tally.add(coded)
+            coming = thread.submit(next, stream, None)
     for tally in tallies:
         tally.finish()
-
-
-def _batches(lake: Lake, parts: Sequence[Part], columns: list[str], texts: list[str]) -> Iterator[Any]:
-    """Yield the batches of files, and None behind each file."""
-    for part in parts:
-        yield from lake.batches(part, columns, _BATCH_ROWS, read_dictionary=texts)
-        yield None
-
-
-def _ahead(batches: Iterator[Any]) -> Iterator[Any]:
-    """Read the next batch while one is counted."""
-    with ThreadPoolExecutor(1, thread_name_prefix="p2l-lake") as thread:
-        coming = thread.submit(next, batches, _END)
-        while (batch := coming.result()) is not _END:
-            coming = thread.submit(next, batches, _END)
-            yield batch
 
 
 @dataclass
@@ -209,7 +201,15 @@ def _unpack(table: Any, about: dict[str, Any], counts: Counts) -> None:
     names = ["votes", "weights", "squares"] if "weights" in table.schema_arrow.names else ["votes"]
     rows = table.metadata.num_rows
     keys, sums = np.empty(rows, dtype=np.int64), np.empty((len(names), rows))
-    group_codes = np.array([counts.code(group) for group in _groups_of(table, about["groups"])], dtype=np.int64)
+    # The groups are in the first rows; the other rows have none, and are not read.
+    number, groups = about["groups"], list[Group]()
+    fields = ["by", "value", "period"]
+    for batch in table.iter_batches(max(1, number), columns=fields) if number else ():
+        columns = (batch.column(field).slice(0, number - len(groups)).to_pylist() for field in fields)
+        groups += [Group(by, value, period) for by, value, period in zip(*columns, strict=True)]
+        if len(groups) >= number:
+            break
+    group_codes = np.array([counts.code(group) for group in groups], dtype=np.int64)
     models = counts.codes_of(about["models"])
     start, scratch = 0, np.empty((2, _PIECE_ROWS), dtype=np.int64)
     # In small pieces, whose memory comes back: fresh pages cost more than what is read into them.
@@ -226,17 +226,6 @@ def _unpack(table: Any, about: dict[str, Any], counts: Counts) -> None:
     else:
         group, a, b, winner = split_keys(keys)
         counts.counter.add_cells(group_codes[group], models[a], models[b], winner, sums)
-
-
-def _groups_of(table: Any, number: int) -> Iterator[Group]:
-    """Yield the groups, which are in the first rows of a file; the others have none, and are not read."""
-    names = ["by", "value", "period"]
-    for batch in table.iter_batches(max(1, number), columns=names) if number else ():
-        columns = (batch.column(name).slice(0, number).to_pylist() for name in names)
-        yield from (Group(*group) for group in zip(*columns, strict=True))
-        number -= len(batch)
-        if number <= 0:
-            return
 
 
 class _CodedVotes:

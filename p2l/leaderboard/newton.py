@@ -55,9 +55,9 @@ def _pools() -> Any:
 
 Floats = npt.NDArray[np.float64]
 _LARGEST_STEP = 4.0  # in logits
-_ROUNDING = 1e-13
+_ROUNDING = 1e-13  # of a sum of logarithms, relative to it
 _NO_GRADIENT = 1e-15
-_NOISE_STEP = 1e-2
+_NOISE_STEP = 1e-2  # below which a step may come from rounding errors alone
 # After a step as short as this no other is worth an evaluation.
 _LAST_STEP = 1e-9
 
@@ -418,7 +418,13 @@ class Objective:
         if least is not None and theta[self.num_models] < least:
             theta = theta.copy()
             theta[self.num_models] = least
-        sums = [self._row_sums(theta, rows) for rows in self._blocks()]
+        sums = []
+        for rows in self._blocks():
+            closed = row_sums(self.likelihood, self.targets[rows], *self._parameters(theta, rows))
+            if closed is None:
+                sums.append(self._sums(self.derivatives(theta, rows), rows))
+            else:
+                sums.append((float(closed.value.sum()), np.array(closed.slope).T, closed.matrix()))
         if len(sums) == 1:
             return self._with_prior(theta, *sums[0])
         slope, curvature = (np.concatenate([terms[place] for terms in sums]) for place in (1, 2))
@@ -432,13 +438,6 @@ class Objective:
         number = max(1, round(len(self.first) / _ROWS_PER_BLOCK))
         ends = [len(self.first) * place // number for place in range(number + 1)]
         return [slice(*pair) for pair in itertools.pairwise(ends)]
-
-    def _row_sums(self, theta: Floats, rows: slice) -> tuple[float, Floats, Floats]:
-        """Return what `_sums` does, in closed form where the likelihood has one."""
-        sums = row_sums(self.likelihood, self.targets[rows], *self._parameters(theta, rows))
-        if sums is None:
-            return self._sums(self.derivatives(theta, rows), rows)
-        return float(sums.value.sum()), np.array(sums.slope).T, sums.matrix()
 
     def _sums(self, derived: tuple[Floats, Floats, Floats], rows: slice) -> tuple[float, Floats, Floats]:
         """Return the log-likelihood of some rows, and each row's gradient (P, Q) and Hessian (P, Q, Q)."""
@@ -503,18 +502,15 @@ class Objective:
             blocks.append(self.derivatives(theta, rows)[1] if slopes is None else slopes)
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
-    def spread(self, per_row: Floats) -> Floats:
-        """Return what the parameters of rows (P, Q) say of the effects (P, C)."""
-        assert self.covariates is not None
-        assert self.roles is not None
-        return np.asarray(self.covariates * (per_row @ self.roles[:, : self.num_shared].T))
-
     def scatter(self, per_row: Floats) -> Floats:
         """Sum (P, Q) into (D,)."""
         size = self.num_models
-        out = [np.bincount(self.first, per_row[:, 0], size) + np.bincount(self.second, per_row[:, 1], size)]
-        out += [per_row[:, 2:].sum(axis=0), *([] if self.roles is None else [self.spread(per_row).sum(axis=0)])]
-        return np.concatenate(out).astype(np.float64)
+        coefs = np.bincount(self.first, per_row[:, 0], size) + np.bincount(self.second, per_row[:, 1], size)
+        sums = [coefs, per_row[:, 2:].sum(axis=0)]
+        if self.roles is not None:
+            assert self.covariates is not None
+            sums.append((self.covariates * (per_row @ self.roles[:, : self.num_shared].T)).sum(axis=0))
+        return np.concatenate(sums).astype(np.float64)
 
     def scatter_square(self, per_row: Floats) -> Floats:
         """Sum symmetric (P, Q, Q) into (D, D)."""
@@ -533,17 +529,15 @@ class Objective:
         if has_eta(self.likelihood):
             out[size, :shared] = out[:shared, size] = self.scatter(per_row[:, 2])[:shared]
         if self.roles is not None:
-            rows = [self.scatter(row) for row in self._effect_rows(per_row)]
+            assert self.covariates is not None
+            # Of each effect: its mixed derivatives (P, Q) with the parameters of the rows.
+            rows = [
+                self.scatter(np.asarray((per_row @ role) * self.covariates[:, place, None]))
+                for place, role in enumerate(self.roles[:, : self.num_shared])
+            ]
             out[shared:] = rows
             out[:, shared:] = np.transpose(rows)
         return out
-
-    def _effect_rows(self, per_row: Floats) -> Iterator[Floats]:
-        """Yield, for each effect, its mixed derivatives (P, Q) with the parameters of the rows."""
-        assert self.covariates is not None
-        assert self.roles is not None
-        for place, role in enumerate(self.roles[:, : self.num_shared]):
-            yield np.asarray((per_row @ role) * self.covariates[:, place, None])
 
     def _held(self, point: Expansion) -> Expansion:
         """Give every direction that changes nothing a curvature, so that each component keeps its mean."""

@@ -22,12 +22,11 @@ import numpy.typing as npt
 
 from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard
-from p2l.leaderboard.newton import derivatives
+from p2l.leaderboard.newton import BROAD, derivatives
 from p2l.likelihood import get
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_BROAD = 5.0
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,14 @@ def plan_pairs(
     if size < 2:
         raise InputError("pairs are planned from a leaderboard of at least two models")
     first, second = np.triu_indices(size, 1)
-    information = pair_information(board, first, second)
+    information = _pair_information(board, first, second)
     chosen = np.arange(size) if named is None else np.asarray(named, dtype=np.int64)
     contrast = np.zeros((len(chosen), size))
     contrast[np.arange(len(chosen)), chosen] = 1.0
     contrast -= 1.0 / size
     low, high = np.sort(np.asarray(pairs, dtype=np.int64), axis=1).T
     cast = np.bincount(low * size + high, minlength=size**2).reshape(size, size)[first, second]
-    spread = _BROAD if board.prior_sd is None or not np.isfinite(board.prior_sd) else board.prior_sd
+    spread = BROAD if board.prior_sd is None or not np.isfinite(board.prior_sd) else board.prior_sd
     before = _after(np.eye(size) * spread**2, first, second, information, cast.astype(np.float64))
     covariance = before.copy()
     votes = np.zeros(len(first), dtype=np.int64)
@@ -85,16 +84,16 @@ def plan_pairs(
     propensities = (1.0 - random_share) * planned + random_share / len(votes)
     uniform = np.full(len(votes), count / len(votes))
     return PairPlan(
-        np.stack([first, second], axis=1),
-        votes,
-        propensities,
-        _open(before, contrast),
-        _open(covariance, contrast),
-        _open(_after(before, first, second, information, uniform), contrast),
+        pairs=np.stack([first, second], axis=1),
+        votes=votes,
+        propensities=propensities,
+        variance_before=_open(before, contrast),
+        variance_after=_open(covariance, contrast),
+        variance_random=_open(_after(before, first, second, information, uniform), contrast),
     )
 
 
-def pair_information(board: Leaderboard, first: Ints, second: Ints) -> Floats:
+def _pair_information(board: Leaderboard, first: Ints, second: Ints) -> Floats:
     """Return the Fisher information (P, 2, 2) of one vote on each pair in the two coefficients."""
     likelihood = get(board.likelihood)
     a, b = board.coefs[first], board.coefs[second]
@@ -125,9 +124,9 @@ def _gains(
 def _after(covariance: Floats, first: Ints, second: Ints, information: Floats, votes: Floats) -> Floats:
     """Return the covariance after votes (P,), not whole ones perhaps, on the pairs."""
     added = np.zeros_like(covariance)
-    for row, one in enumerate((first, second)):
-        for column, other in enumerate((first, second)):
-            np.add.at(added, (one, other), votes * information[:, row, column])
+    for row, row_models in enumerate((first, second)):
+        for column, column_models in enumerate((first, second)):
+            np.add.at(added, (row_models, column_models), votes * information[:, row, column])
     return np.asarray(covariance @ np.linalg.inv(np.eye(len(covariance)) + added @ covariance))
 
 

@@ -204,7 +204,14 @@ def components(num_models: int, first: Ints, second: Ints, *, directed: bool = F
     ways = [(first, second), (second, first)]
     if not directed:
         ways = [(np.concatenate(ways[0]), np.concatenate(ways[1]))]
-    if all(_reaches_all(num_models, *way) for way in ways):
+    for sources, targets in ways:
+        # Where edges lead from model 0 to all others in a few steps, there is one component.
+        is_reached = np.arange(num_models) == 0
+        for _ in range(_SEARCH_STEPS):
+            is_reached[targets[is_reached[sources]]] = True
+        if not is_reached.all():
+            break
+    else:
         return np.zeros(num_models, dtype=np.int64)
     # Few leaderboards have more, and loading this takes longer than to fit ten of them.
     from scipy.sparse import coo_array
@@ -214,14 +221,6 @@ def components(num_models: int, first: Ints, second: Ints, *, directed: bool = F
     graph: Any = coo_array((ones, (first, second)), shape=(num_models, num_models)).tocsr()
     _, numbers = connected_components(graph, directed=True, connection="strong" if directed else "weak")
     return np.asarray(numbers, dtype=np.int64)
-
-
-def _reaches_all(num_models: int, first: Ints, second: Ints) -> bool:
-    """Whether edges lead from model 0 to all others in a few steps."""
-    is_reached = np.arange(num_models) == 0
-    for _ in range(_SEARCH_STEPS):
-        is_reached[second[is_reached[first]]] = True
-    return bool(is_reached.all())
 
 
 # Votes of a stream, counted per group: pair tables of a whole file and of each of its groups.
@@ -293,9 +292,6 @@ class VoteCounter:
         if not _is_ordered([keys]):
             keys, place = np.unique(keys, return_inverse=True)
             sums = np.stack([np.bincount(place.reshape(-1), row, len(keys)) for row in sums])
-        self._merge_ordered(keys, sums)
-
-    def _merge_ordered(self, keys: Ints, sums: Floats) -> None:
         if not self._is_own:
             self._sums, self._is_own = self._sums.copy(), True
         self._sums, sums = _alike([self._sums, sums])
@@ -351,9 +347,9 @@ def _alike(parts: Sequence[Floats]) -> list[Floats]:
 def _is_ordered(parts: Sequence[Ints]) -> bool:
     """Whether keys rise from each to the next, and from part to part."""
     used = [keys for keys in parts if len(keys)]
-    return all(before[-1] < after[0] for before, after in itertools.pairwise(used)) and all(
-        bool((keys[1:] > keys[:-1]).all()) for keys in used
-    )
+    if any(before[-1] >= after[0] for before, after in itertools.pairwise(used)):
+        return False
+    return all(bool((keys[1:] > keys[:-1]).all()) for keys in used)
 
 
 def regrouped(keys: Ints, codes: Ints) -> Ints:

@@ -73,7 +73,14 @@ def history_of_votes(args: argparse.Namespace) -> History:
     over = parse_over(args.over)
     counts = _counts_of(args)
     if counts is not None:
-        return _history_of_counts(counts, over, args)
+        name = args.votes or args.from_counts[0]
+        by_period = {group.period: code for group, code in counts.groups.items() if group.period != NO_PERIOD}
+        if not by_period:
+            raise VoteError(f"{name}: no vote has a time")
+        starts = _starts_of(args)
+        history = _fit_history(counts.counter, by_period, list(counts.names), over, name, args, starts=starts)
+        starts.keep()
+        return history
     source = open_source(args.votes)
     if args.time_column not in source.columns:
         raise VoteError(
@@ -99,20 +106,8 @@ def history_of_votes(args: argparse.Namespace) -> History:
         raise VoteError(f"{source.name}: no vote has a time in column {args.time_column!r}")
     history = _fit_history(counter, codes, list(names), over, source.name, args, controlled=controlled)
     left_out = [(dropped, not_votes(dropped)), (timeless, f"{counted(timeless, 'vote')} without a time")]
-    notes = [f"{what} {'was' if count == 1 else 'were'} left out." for count, what in left_out if count]
+    notes = [f"{votes_left} {'was' if count == 1 else 'were'} left out." for count, votes_left in left_out if count]
     return dataclasses.replace(history, notes=(*history.notes, *notes, *_notes_on_values(controlled)))
-
-
-def _history_of_counts(counts: Counts, over: Over, args: argparse.Namespace) -> History:
-    """Return the history of votes that are counted by period."""
-    name = args.votes or args.from_counts[0]
-    codes = {group.period: code for group, code in counts.groups.items() if group.period != NO_PERIOD}
-    if not codes:
-        raise VoteError(f"{name}: no vote has a time")
-    starts = _starts_of(args)
-    history = _fit_history(counts.counter, codes, list(counts.names), over, name, args, starts=starts)
-    starts.keep()
-    return history
 
 
 def _fit_history(
@@ -177,7 +172,7 @@ def _count_by_period(source: Source, args: argparse.Namespace) -> Counts:
     return counts
 
 
-# Steps of the covariates of a lake, where the flags name none.
+# Steps of the covariates of a lake, where the flags name none: its votes are too many to keep one by one.
 _LAKE_STEPS = 16
 
 
@@ -273,10 +268,16 @@ def _fit_groups(
         elif clustered:
             units = clustered.units(code, table, recode)
         likelihood = boards[0].board.likelihood if boards else args.likelihood
-        fixed: dict[str, Any] = {"models": models, "likelihood": likelihood, "prior": prior}
-        fixed["start"] = starts.of(by, name, models, likelihood or suited(table.votes.sum(axis=0)), prior)
         try:
-            board = fit_table(table, units=units, **fixed, **fit_options(args))
+            board = fit_table(
+                table,
+                models=models,
+                likelihood=likelihood,
+                prior=prior,
+                units=units,
+                start=starts.of(by, name, models, likelihood or suited(table.votes.sum(axis=0)), prior),
+                **fit_options(args),
+            )
         except InputError as error:
             if not boards:
                 raise VoteError(f"{args.votes or args.from_counts[0]}: {error}") from error
@@ -284,9 +285,10 @@ def _fit_groups(
             continue
         if prior is not None:
             note = (
-                f"Shrunk towards the leaderboard of all votes (normal prior, standard deviation {prior.sd:g}), on its"
+                f"Shrunk towards the leaderboard of all votes (normal prior, standard deviation {prior.sd:g}), on its "
+                "scale."
             )
-            board = dataclasses.replace(board, notes=(f"{note} scale.", *board.notes))
+            board = dataclasses.replace(board, notes=(note, *board.notes))
         starts.add(by, name, board)
         boards.append(Named(by, name, sizes[code], board))
     return boards

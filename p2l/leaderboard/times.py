@@ -56,19 +56,15 @@ def _of_text(encoded: Any, over: Over) -> Floats:
         if grouped is not None:
             times[place] = _start_of(grouped, over, text)
         elif np.isnan(times[place]):
-            times[place] = _moment(text)
+            # An ISO date or time that Arrow does not read: with a zone, or beside text that is not a time.
+            try:
+                moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+            except ValueError:
+                continue
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+            times[place] = seconds if 0 <= seconds < _LATEST_SECONDS else np.nan
     codes = encoded.indices.fill_null(len(times)).to_numpy(zero_copy_only=False)
     return np.asarray(np.append(times, np.nan)[codes], dtype=np.float64)
-
-
-def _moment(text: str) -> float:
-    """Parse an ISO date or time that Arrow does not read: with a zone, or beside text that is not a time."""
-    try:
-        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-    except ValueError:
-        return float("nan")
-    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-    return seconds if 0 <= seconds < _LATEST_SECONDS else float("nan")
 
 
 def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
