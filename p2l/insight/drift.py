@@ -21,8 +21,8 @@ from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.leaderboard.groups import Groups
-from p2l.likelihood import Likelihood, win_rates
-from p2l.votes.reading import VoteBatch, read_votes
+from p2l.likelihood import win_rates
+from p2l.votes.reading import read_votes
 from p2l.votes.rows import Source
 from p2l.votes.schema import hash_turns
 from p2l.votes.sources import open_source
@@ -169,7 +169,7 @@ def adjusted(p: Floats) -> Floats:
 # Shapes: U different prompts, M models that both know, R components of a posterior.
 
 Ints = npt.NDArray[np.int64]
-_PROMPTS_AT_ONCE = 512
+_PROMPTS_PER_BATCH = 512
 
 
 class _Side:
@@ -260,11 +260,11 @@ def drift_of_models(
 
 
 def _common(models: Sequence[Any], before: str, after: str) -> list[str]:
-    kinds: list[Likelihood] = [model.likelihood for model in models]
-    if kinds[0].name != kinds[1].name:
+    first, second = (model.likelihood.name for model in models)
+    if first != second:
         raise InputError(
-            f"{before} has likelihood {kinds[0].name}, {after} has {kinds[1].name}: "
-            "their coefficients mean different things; compare models of one likelihood"
+            f"{before} has likelihood {first}, {after} has {second}: their coefficients mean different things; compare "
+            "models of one likelihood"
         )
     names = [name for name in models[0].model_list if name in set(models[1].model_list)]
     if len(names) < 2:
@@ -281,27 +281,22 @@ def _ask(
     groups, place, pairs = Groups(source, by), dict[int, int](), [np.empty((2, 0), dtype=np.int64)]
     columns = list(dict.fromkeys(["prompt", *groups.bases.values()]))
     with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
-        for batch in read_votes(source, columns=columns, batch_size=_PROMPTS_AT_ONCE):
-            rows, new = _places(batch, place)
+        for batch in read_votes(source, columns=columns, batch_size=_PROMPTS_PER_BATCH):
+            # `rows` are the numbers of the prompts among the different ones.
+            new, rows = list[list[str]](), list[int]()
+            for turns in batch.batch.column("prompt").to_pylist():
+                key = hash_turns(turns)
+                if key not in place:
+                    place[key] = len(place)
+                    new.append(turns)
+                rows.append(place[key])
             for side in sides if new else ():
                 side.ask(new)
             for codes, members in groups.members(batch):
-                pairs.append(np.stack([codes, rows[members]]))
+                pairs.append(np.stack([codes, np.array(rows, dtype=np.int64)[members]]))
             bar.update(len(batch))
-    codes, rows = np.unique(np.concatenate(pairs, axis=1), axis=1)
-    return groups, {int(code): rows[codes == code] for code in np.unique(codes)}
-
-
-def _places(batch: VoteBatch, place: dict[int, int]) -> tuple[Ints, list[list[str]]]:
-    """Return the number of each row's prompt among the different ones, and those that are new."""
-    new, rows = [], []
-    for turns in batch.batch.column("prompt").to_pylist():
-        key = hash_turns(turns)
-        if key not in place:
-            place[key] = len(place)
-            new.append(turns)
-        rows.append(place[key])
-    return np.array(rows, dtype=np.int64), new
+    codes, prompts_of = np.unique(np.concatenate(pairs, axis=1), axis=1)
+    return groups, {int(code): prompts_of[codes == code] for code in np.unique(codes)}
 
 
 def _notes(models: Mapping[str, Any], names: Sequence[str], small: int, least: int) -> list[str]:

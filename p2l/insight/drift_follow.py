@@ -32,7 +32,7 @@ from p2l.votes.schema import hash_turns
 
 FEWEST_WINDOWS, MOST_WINDOWS = 4, 20
 """Windows of votes that the newest one is compared with: fewer would widen its intervals more than it does itself."""
-_ROWS_AT_ONCE = 5000
+_ROWS_PER_BLOCK = 5000
 _REQUEST_SECONDS = 10.0
 
 
@@ -77,10 +77,11 @@ class _Windows:
         import pyarrow as pa
 
         end = self.votes.wait_for(start + self.watch.window)
-        parts = [self._rows(first, min(first + _ROWS_AT_ONCE, end)) for first in range(start, end, _ROWS_AT_ONCE)]
+        # In blocks: prompts are long, and only their hashes are kept.
+        blocks = [self._rows(first, min(first + _ROWS_PER_BLOCK, end)) for first in range(start, end, _ROWS_PER_BLOCK)]
         names = ["prompt", "model_a", "model_b", "winner", CLUSTER, *(self._bases or ())]
         schema = pa.schema([(name, pa.string()) for name in names])
-        window = pa.Table.from_pylist([row for part in parts for row in part], schema)
+        window = pa.Table.from_pylist([row for block in blocks for row in block], schema)
         self.tables = [*self.tables[-MOST_WINDOWS:], window]
         return end - start
 
@@ -157,14 +158,22 @@ def _compare(
     except InputError:
         tell(f"{windows.votes.name}: {arrived:,} votes: no model has enough of them on both sides to be compared yet")
         return None
-    measured = [one for one in changes.measured if not watch.models or one.model in watch.models]
+    measured = [cell for cell in changes.measured if not watch.models or cell.model in watch.models]
     if not measured:
         tell(f"{windows.votes.name}: {arrived:,} votes: none of --model has enough of them to be compared yet")
         return None
     cells = judge(measured, level=watch.level, fdr=fdr, least_change=watch.least_change)
     before = sum(map(len, windows.tables[:-1]))
-    sides = f"{before:,} votes", f"the {len(windows.tables[-1]):,} up to vote {arrived:,}"
-    return Drift(*sides, changes.likelihood, watch.level, fdr, cells, changes.notes, watch.least_change)
+    return Drift(
+        before=f"{before:,} votes",
+        after=f"the {len(windows.tables[-1]):,} up to vote {arrived:,}",
+        likelihood=changes.likelihood,
+        level=watch.level,
+        fdr=fdr,
+        cells=cells,
+        notes=changes.notes,
+        least_change=watch.least_change,
+    )
 
 
 def send_alarm(url: str, drift: Drift, tell: Callable[[str], None] = print_note) -> bool:

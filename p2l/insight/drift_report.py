@@ -95,19 +95,19 @@ def drift_report(drift: Drift, data: str) -> Report:
         Section("Everything that was looked at", [every]),
     ]
     return Report(
-        "Drift",
-        f"{drift.before} to {drift.after}",
-        data,
-        today(),
-        verdict,
-        _picture(drift),
-        sections,
-        [
+        kind="Drift",
+        subject=f"{drift.before} to {drift.after}",
+        data=data,
+        made=today(),
+        verdict=verdict,
+        picture=_picture(drift),
+        sections=sections,
+        facts=[
             ("likelihood", drift.likelihood),
             ("models", f"{len({cell.model for cell in drift.cells}):,}"),
             ("intervals", f"{drift.level:.0%}, over prompts"),
         ],
-        [note for note in drift.notes if note not in warnings],
+        notes=[note for note in drift.notes if note not in warnings],
     )
 
 
@@ -138,7 +138,7 @@ def _name(cell: DriftCell) -> str:
 
 
 def _ends(drift: Drift, cell: DriftCell) -> str:
-    return f"{drift.level:.0%} interval {_points(cell.lower)} to {_points(cell.upper)}"
+    return f"{drift.level:.0%} interval {_interval(cell)}"
 
 
 def _points(value: float) -> str:
@@ -168,13 +168,23 @@ def _row(cell: DriftCell, name: str, note: str = "") -> ForestRow:
 
 def _table(drift: Drift, cells: Sequence[DriftCell], *, shown: int) -> Table:
     scale = Scale.around([end for cell in cells for end in (cell.lower, cell.upper)], 0.0)
+    changes = [
+        Cell(
+            _points(cell.change),
+            cell.change,
+            _TONES[cell.verdict],
+            _interval(cell),
+            bar=(cell.lower, cell.change, cell.upper),
+        )
+        for cell in cells
+    ]
     field = "chance of winning against another model drawn at random; ties count half"
     points = f"with {drift.level:.0%} interval; 400 points are odds of 10 to 1"
     return Table.of(
         (Column("Model", number=False), [cell.model for cell in cells]),
         (Column("Category", number=False), [cell.title for cell in cells]),
         (Column("", number=False), [cell.verdict for cell in cells]),
-        (Column("Change in points", 0, points, scale), [_change(cell) for cell in cells]),
+        (Column("Change in points", 0, points, scale), changes),
         (Column(f"{drift.level:.0%} interval"), [_interval(cell) for cell in cells]),
         (Column("Beats the field before", note=field), [_share(cell.rate_before) for cell in cells]),
         (Column("After", note=field), [_share(cell.rate_after) for cell in cells]),
@@ -186,11 +196,6 @@ def _table(drift: Drift, cells: Sequence[DriftCell], *, shown: int) -> Table:
         ),
         shown=shown,
     )
-
-
-def _change(cell: DriftCell) -> Cell:
-    bar = (cell.lower, cell.change, cell.upper)
-    return Cell(_points(cell.change), cell.change, _TONES[cell.verdict], _interval(cell), bar)
 
 
 def _interval(cell: DriftCell) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -160,35 +160,30 @@ class _Counted:
 
 
 def _count(votes: Any, rule: Rule, by: Sequence[str], *, quiet: bool) -> _Counted:
+    import pyarrow as pa
+
     source = open_source(votes)
     counted = _Counted(Groups(source, by), VoteCounter(), ClusteredVotes("prompt"), {})
     columns = ["model_a", "model_b", "winner", rule.column, *counted.groups.bases.values()]
     columns += ["prompt"] * ("prompt" in source.columns)
     with progress(total=source.rows, description="votes", unit=" votes", quiet=quiet) as bar:
         for batch in read_votes(source, columns=list(dict.fromkeys(columns))):
-            _add(batch, rule, counted)
+            model_a, model_b = (batch.batch.column(name).to_pylist() for name in ("model_a", "model_b"))
+            first, second, counts = rule.sides(batch, model_a, model_b)
+            a, b = (model_codes(pa.array(names), counted.names) for names in (first, second))
+            won = batch.batch.column("winner").dictionary_encode()
+            winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
+            has_prompts = "prompt" in batch.batch.schema.names
+            cluster = counted.clustered.number(batch.batch.column("prompt") if has_prompts else pa.nulls(len(batch)))
+            for group, members in counted.groups.members(batch):
+                cell_counts = counts[members]
+                rows, codes = members[cell_counts], group[cell_counts]
+                if len(rows):
+                    votes_of_group = (codes, a[rows], b[rows], winner[rows], np.ones(len(rows)))
+                    counted.counter.add(*votes_of_group)
+                    counted.clustered.add(*votes_of_group, cluster[rows])
             bar.update(len(batch))
     return counted
-
-
-def _add(batch: VoteBatch, rule: Rule, counted: _Counted) -> None:
-    import pyarrow as pa
-
-    first, second, counts = rule.sides(
-        batch, *(batch.batch.column(name).to_pylist() for name in ("model_a", "model_b"))
-    )
-    a, b = (model_codes(pa.array(names), counted.names) for names in (first, second))
-    won = batch.batch.column("winner").dictionary_encode()
-    winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
-    with_prompt = "prompt" in batch.batch.schema.names
-    cluster = counted.clustered.number(batch.batch.column("prompt") if with_prompt else pa.nulls(len(batch)))
-    for group, members in counted.groups.members(batch):
-        cell_counts = counts[members]
-        rows, codes = members[cell_counts], group[cell_counts]
-        if len(rows):
-            vote = (codes, a[rows], b[rows], winner[rows], np.ones(len(rows)))
-            counted.counter.add(*vote)
-            counted.clustered.add(*vote, cluster[rows])
 
 
 @dataclass(frozen=True)
@@ -216,39 +211,32 @@ class _SidedVotes:
         board = fit_table(self.table, models=self.names, likelihood=likelihood, intervals=None, prior=Prior())
         joined = _joined(board, sides, centred=rule.centred) & (prompts > 1)
         chosen = joined & (prompts >= least)
-        measured = list(self._measure(rule, board, sides, joined, chosen, both, prompts)) if chosen.any() else []
-        return measured, int((joined & ~chosen).sum()), int((~joined).sum())
-
-    def _measure(
-        self,
-        rule: Rule,
-        board: Leaderboard,
-        sides: Ints,
-        joined: _Bools,
-        chosen: _Bools,
-        both: list[str],
-        prompts: Ints,
-    ) -> Iterator[Measured]:
+        left_out = int((joined & ~chosen).sum()), int((~joined).sum())
+        if not chosen.any():
+            return [], *left_out
         covariance = fit_covariance(self.table, models=self.names, likelihood=board.likelihood, units=self.units)
         others = np.flatnonzero(~np.isin(np.arange(len(self.names)), sides.ravel()))
+        measured = []
         for number in np.flatnonzero(chosen):
             weights = np.zeros(len(self.names))
+            # Two periods share no model, so each coefficient counts against the mean of its own period's models.
             field = [sides[joined, side] if rule.centred else others for side in (0, 1)]
             for side, sign in ((0, -1.0), (1, 1.0)):
                 weights[sides[number, side]] += sign
                 if rule.centred:
                     weights[field[side]] -= sign / len(field[side])
-            error = math.sqrt(max(float(weights @ covariance @ weights), 0.0))
-            yield Measured(
+            cell = Measured(
                 by=self.by,
                 category=self.value,
                 model=both[number],
                 prompts=int(prompts[number]),
                 change=float(weights @ board.coefs),
-                error=error,
+                error=math.sqrt(max(float(weights @ covariance @ weights), 0.0)),
                 rate_before=_rate(board, int(sides[number, 0]), field[0]),
                 rate_after=_rate(board, int(sides[number, 1]), field[1]),
             )
+            measured.append(cell)
+        return measured, *left_out
 
 
 def _joined(board: Leaderboard, sides: Ints, *, centred: bool) -> _Bools:

@@ -55,7 +55,7 @@ def explanation_text(
     more = [f"{counted(left, 'more model')}: --models NAME, or --output FILE"] if left else []
     found = sum(cell.model in set(selected) for cell in explanation.found)
     least = f", by more than {explanation.least_change:g} points" if explanation.least_change else ""
-    what = "strength or weakness" if found == 1 else "strengths and weaknesses"
+    nouns = "strength or weakness" if found == 1 else "strengths and weaknesses"
     words = "" if explanation.recovered is None else f"; words alone place {explanation.recovered:.0%} of prompts"
     lines = [
         f"{explanation.prompts:,} prompts measured, in {len(explanation.clusters)} clusters found on "
@@ -67,7 +67,7 @@ def explanation_text(
         "",
         *table_text(differences_table(cells, explanation.level), top, flag="--rows"),
         *more,
-        f"found: {found} {what}{least}, at a false discovery rate of {explanation.fdr:.0%}",
+        f"found: {found} {nouns}{least}, at a false discovery rate of {explanation.fdr:.0%}",
         *_agreement_sentences(explanation),
         *notes_text(explanation.notes),
     ]
@@ -85,10 +85,15 @@ def explanation_report(explanation: Explanation, subject: str, data: str, models
     """
     names = [name for name in explanation.models if not models or name in models]
     found = [cell for cell in explanation.found if cell.model in set(names)]
+    words = "" if explanation.recovered is None else f" Words alone place {explanation.recovered:.0%} of prompts."
+    about_clusters = (
+        f"Found on {explanation.chosen_from:,} other prompts by what the model says of each, and named by their most "
+        f"typical words; they explain {max(explanation.explained, 0.0):.0%} of the variance of the coefficients.{words}"
+    )
     sections = [
         _map_section(explanation, names, found),
         _models_section(explanation, names),
-        Section("Clusters", [clusters_table(explanation)], _clusters_lead(explanation)),
+        Section("Clusters", [clusters_table(explanation)], about_clusters),
     ]
     picture = None
     if found:
@@ -101,15 +106,15 @@ def explanation_report(explanation: Explanation, subject: str, data: str, models
     if sentences := _agreement_sentences(explanation):
         sections.append(Section("What votes say", [Prose(f"{text[:1].upper()}{text[1:]}.") for text in sentences]))
     return Report(
-        "Strengths and weaknesses",
-        subject,
-        data,
-        today(),
-        _verdict(explanation, found),
-        picture,
-        sections,
-        _facts(explanation),
-        explanation.notes,
+        kind="Strengths and weaknesses",
+        subject=subject,
+        data=data,
+        made=today(),
+        verdict=_verdict(explanation, found),
+        picture=picture,
+        sections=sections,
+        facts=_facts(explanation),
+        notes=explanation.notes,
     )
 
 
@@ -223,6 +228,13 @@ def _difference(cell: Strength) -> list[Value]:
     interval = f"{_points(cell.lower)} to {_points(cell.upper)}"
     bar = (cell.lower, cell.change, cell.upper)
     tone = _TONES.get(cell.verdict, "")
+    by_votes, observed = None, cell.observed
+    if observed is not None:
+        # Orange where votes move in the other direction.
+        disagrees = "bad" if (observed.change > 0) != (cell.change > 0) else ""
+        text = f"{_points(observed.change)} ({observed.votes:,} votes)"
+        ends = f"{_points(observed.lower)} to {_points(observed.upper)}"
+        by_votes = Cell(text, round(observed.change, 1), disagrees, ends)
     return [
         cell.model,
         cell.verdict,
@@ -233,18 +245,8 @@ def _difference(cell: Strength) -> list[Value]:
         cell.overall_rank,
         _share(cell.overall_win_rate),
         _share(cell.win_rate),
-        _observed(cell),
+        by_votes,
     ]
-
-
-def _observed(cell: Strength) -> Cell | None:
-    """Return the change that votes show, with their number; orange where it is in the other direction."""
-    observed = cell.observed
-    if observed is None:
-        return None
-    tone = "bad" if (observed.change > 0) != (cell.change > 0) else ""
-    text = f"{_points(observed.change)} ({observed.votes:,} votes)"
-    return Cell(text, round(observed.change, 1), tone, f"{_points(observed.lower)} to {_points(observed.upper)}")
 
 
 def _named(cells: Sequence[Strength], verdict: str) -> Cell:
@@ -303,14 +305,6 @@ def _models_section(explanation: Explanation, names: Sequence[str]) -> Section:
         note = f"rank {cells[0].overall_rank} overall" if cells else ""
         parts.append(Fold(_cut(name), [model_figure(explanation, name)], note, is_open=len(names) == 1))
     return Section("By model", parts, "Models in the order of the leaderboard over all prompts.")
-
-
-def _clusters_lead(explanation: Explanation) -> str:
-    words = "" if explanation.recovered is None else f" Words alone place {explanation.recovered:.0%} of prompts."
-    return (
-        f"Found on {explanation.chosen_from:,} other prompts by what the model says of each, and named by their most "
-        f"typical words; they explain {max(explanation.explained, 0.0):.0%} of the variance of the coefficients.{words}"
-    )
 
 
 def _agreement_sentences(explanation: Explanation) -> list[str]:

@@ -128,6 +128,13 @@ def explain(
     return replace(explanation, notes=tuple(_notes(explanation, rules)))
 
 
+def _recovered(prompts: _DifferentPrompts, clustering: _Clustering, rows: Ints) -> float | None:
+    """Return the share of the prompts that their words place as their coefficients do."""
+    if clustering.places is None:
+        return None
+    return float((prompts.place(clustering, rows, "words") == prompts.place(clustering, rows, "nearest")).mean())
+
+
 def _known(prompts: _DifferentPrompts, rows: Ints, cluster: Ints) -> dict[int, int]:
     """Return the cluster of each row by the hash of its prompt; without texts, none can be recognised."""
     if prompts.texts is None:
@@ -162,15 +169,22 @@ def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: Li
         if is_needed and column is None:
             raise InputError(f"likelihood {likely.name} needs {name}, which the outputs lack")
         sides[name] = np.asarray(column, dtype=np.float64).reshape(-1) if is_needed else None
-    for name, part in (("coefs", values), *sides.items()):
-        if part is not None and (len(part) != len(values) or not np.isfinite(part).all()):
+    for name, numbers in (("coefs", values), *sides.items()):
+        if numbers is not None and (len(numbers) != len(values) or not np.isfinite(numbers).all()):
             raise InputError(f"{name}: one finite value for each prompt is needed")
     return PromptAnswers(values, sides["eta"], sides["gamma"])
 
 
 def _different(answers: PromptAnswers, texts: Texts | None, embeddings: Any) -> _DifferentPrompts:
     """Keep every different prompt once."""
-    features = centred(answers.coefs) if embeddings is None else _unit(np.asarray(embeddings, dtype=np.float64))
+    if embeddings is None:
+        features = centred(answers.coefs)
+    else:
+        features = np.asarray(embeddings, dtype=np.float64)
+        if features.ndim != 2 or not np.isfinite(features).all():
+            raise InputError("embeddings: one list of finite numbers, of the same length, is needed for each prompt")
+        # Directions tell what a prompt is about, lengths do not.
+        features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     if len(features) != len(answers.coefs) or (texts is not None and len(texts) != len(answers.coefs)):
         raise InputError("coefficients, prompts and embeddings must be of the same prompts")
     if texts is None:
@@ -179,12 +193,6 @@ def _different(answers: PromptAnswers, texts: Texts | None, embeddings: Any) -> 
     rows = np.sort(np.unique(hashes, return_index=True)[1])
     texts_used = [list(texts[row]) for row in rows]
     return _DifferentPrompts(answers.of(rows), features[rows], texts_used, count_terms(texts_used))
-
-
-def _unit(embeddings: Floats) -> Floats:
-    if embeddings.ndim != 2 or not np.isfinite(embeddings).all():
-        raise InputError("embeddings: one list of finite numbers, of the same length, is needed for each prompt")
-    return np.asarray(embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12))
 
 
 def _find(
@@ -200,13 +208,6 @@ def _find(
     clusterings = (prompts.cut(learn, cut(number)) for number in numbers)
     shares = [kinds.explained(target, prompts.place(clustering, test, by)) for clustering in clusterings]
     return prompts.cut(first, cut(kinds.fewest(numbers, shares)))
-
-
-def _recovered(prompts: _DifferentPrompts, clustering: _Clustering, rows: Ints) -> float | None:
-    if clustering.places is None:
-        return None
-    by_words, by_points = (prompts.place(clustering, rows, by) for by in ("words", "nearest"))
-    return float((by_words == by_points).mean())
 
 
 def _names(terms: Terms | None, first: Ints, clustering: _Clustering) -> tuple[list[str], list[list[str]]]:
@@ -248,14 +249,12 @@ def _examples(prompts: _DifferentPrompts, rows: Ints, centre: Floats) -> tuple[s
     if prompts.texts is None:
         return ()
     distances = ((prompts.points[rows] - centre) ** 2).sum(axis=1)
-    nearest = rows[np.argsort(distances, kind="stable")[:_EXAMPLES_OF_A_CLUSTER]]
-    return tuple(_shortened(" / ".join(prompts.texts[row])) for row in nearest)
-
-
-def _shortened(text: str) -> str:
-    # A pasted document need not be split whole for its beginning, which indentation may thin out.
-    plain = " ".join(text[: 4 * _EXAMPLE_LENGTH].split())
-    return plain if len(plain) <= _EXAMPLE_LENGTH else plain[: _EXAMPLE_LENGTH - 1].rstrip() + "…"
+    examples = []
+    for row in rows[np.argsort(distances, kind="stable")[:_EXAMPLES_OF_A_CLUSTER]]:
+        # A pasted document need not be split whole for its beginning, which indentation may thin out.
+        text = " ".join(" / ".join(prompts.texts[row])[: 4 * _EXAMPLE_LENGTH].split())
+        examples.append(text if len(text) <= _EXAMPLE_LENGTH else text[: _EXAMPLE_LENGTH - 1].rstrip() + "…")
+    return tuple(examples)
 
 
 def _notes(explanation: Explanation, rules: Rules) -> list[str]:
@@ -265,9 +264,9 @@ def _notes(explanation: Explanation, rules: Rules) -> list[str]:
     if small:
         notes.append(f"Clusters with fewer than {rules.least_prompts} of the prompts measured are not judged: {small}.")
     if explanation.explained < kinds.SAYS_LITTLE:
-        how = "The words of a prompt" if explanation.by == "words" else "Clusters"
+        subject = "The words of a prompt" if explanation.by == "words" else "Clusters"
         notes.append(
-            f"{how} tell next to nothing of the coefficients ({max(explanation.explained, 0.0):.1%} of variance)."
+            f"{subject} tell next to nothing of the coefficients ({max(explanation.explained, 0.0):.1%} of variance)."
         )
     if explanation.by == "nearest":
         notes.append(

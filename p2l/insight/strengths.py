@@ -26,7 +26,7 @@ from p2l.likelihood import Likelihood, win_rates
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _REPLICATES = 400
-_REPLICATES_AT_ONCE = 50  # whose ranks are in memory together
+_REPLICATES_PER_BLOCK = 50  # whose ranks are in memory together
 
 
 @dataclass(frozen=True)
@@ -288,10 +288,9 @@ class _Draws:
     def ranks(self, level: float) -> tuple[Ints, Ints]:
         """Return ends of the intervals (K, M) of the places in each cluster."""
         ranks = np.empty(self.inside.shape, dtype=np.int16)
-        for start in range(0, len(ranks), _REPLICATES_AT_ONCE):
-            ranks[start : start + _REPLICATES_AT_ONCE] = _ranks(
-                np.nan_to_num(self.inside[start : start + _REPLICATES_AT_ONCE])
-            )
+        for start in range(0, len(ranks), _REPLICATES_PER_BLOCK):
+            block = slice(start, start + _REPLICATES_PER_BLOCK)
+            ranks[block] = _ranks(np.nan_to_num(self.inside[block]))
         tail = (1 - level) / 2
         lower, upper = np.quantile(ranks, [tail, 1 - tail], axis=0, method="nearest")
         return lower.astype(np.int64), upper.astype(np.int64)

@@ -77,18 +77,7 @@ def aggregate(
     if intervals and prompts.one_shot:
         raise InputError("intervals read the coefficients twice: give blocks as a list or an array, or intervals=None")
     sums, mean, number = _sum_outcomes(prompts)
-    first, second = np.triu_indices(len(models), 1)
-    objective = Objective(
-        likelihood=prompts.likelihood,
-        num_models=len(models),
-        first=first,
-        second=second,
-        targets=_pairs(sums / number),
-        mean=mean,
-        precision=np.zeros(len(mean)),
-        gauge=np.zeros(len(models), dtype=np.int64) if shift_invariant(prompts.likelihood) else None,
-        ridge=_LEVEL_RIDGE if prompts.likelihood.merges_ties else _RIDGE,
-    )
+    objective = _objective(prompts.likelihood, sums / number, mean)
     point = minimise(objective, mean) if len(models) > 1 else Expansion(mean, np.nan, mean, np.eye(len(mean)))
     rng = np.random.default_rng(seed)
     ends = bounds(
@@ -202,6 +191,22 @@ def _sum_outcomes(prompts: _Blocks) -> tuple[Floats, Floats, int]:
     if shift_invariant(likelihood):
         mean[:size] -= mean[:size].mean()
     return sums, mean, number
+
+
+def _objective(likelihood: Likelihood, sums: Floats, mean: Floats) -> Objective:
+    size = sums.shape[1]
+    first, second = np.triu_indices(size, 1)
+    return Objective(
+        likelihood=likelihood,
+        num_models=size,
+        first=first,
+        second=second,
+        targets=_pairs(sums),
+        mean=mean,
+        precision=np.zeros(len(mean)),
+        gauge=np.zeros(size, dtype=np.int64) if shift_invariant(likelihood) else None,
+        ridge=_LEVEL_RIDGE if likelihood.merges_ties else _RIDGE,
+    )
 
 
 def _pairs(sums: Floats) -> Floats:

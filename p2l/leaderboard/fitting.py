@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -141,28 +142,16 @@ def fit_table(
     table, constant = expressible(table, model)
     if prior is None:
         prior, start = fitted_prior(without_covariates(table), models=models, likelihood=model.name, start=start)
-    scales = np.ones(0)
-    if table.covariates is not None:
-        # The fit counts in root mean squares of the covariates, so that the prior suits any unit.
-        cast = table.votes.sum(axis=1)
-        scales = np.asarray(np.sqrt(cast @ table.covariates.values**2 / cast.sum()))
+    scales = _scales(table)
     objective = _objective(table, models, model, prior, scales)
     begin = _start(objective, prior, start)
     point = minimise(objective, begin, tolerance=tolerance)
     rng = np.random.default_rng(seed)
-    ends = bounds(
-        objective,
-        point,
-        intervals,
-        level,
-        scores=lambda: _scores(objective, point, table, units),
-        draws=lambda: (
-            redrawn_votes(objective, table, replicates, rng)
-            if units is None
-            else redrawn_clusters(objective, units, replicates, rng)
-        ),
-        rng=rng,
-    )
+    scores = partial(_scores, objective, point, table, units)
+    draws = partial(redrawn_votes, objective, table, replicates, rng)
+    if units is not None:
+        draws = partial(redrawn_clusters, objective, units, replicates, rng)
+    ends = bounds(objective, point, intervals, level, scores, draws, rng)
     size, counted = len(models), winner_targets(model).any(axis=1)
     return Leaderboard(
         models=list(models),
@@ -241,6 +230,14 @@ def fit_covariance(
 
 def _scores(objective: Objective, point: Expansion, table: PairTable, units: Units | None) -> Floats:
     return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
+
+
+def _scales(table: PairTable) -> Floats:
+    """Return the root mean square (C,) of each covariate, in which the fit counts, so that the prior suits any unit."""
+    if table.covariates is None:
+        return np.ones(0)
+    votes = table.votes.sum(axis=1)
+    return np.asarray(np.sqrt(votes @ table.covariates.values**2 / votes.sum()))
 
 
 def _objective(

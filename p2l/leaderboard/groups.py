@@ -97,7 +97,7 @@ def _walk_text(column: Any, rest: str, path: str, source: str) -> Any:
     values = []
     for text in column.to_pylist():
         try:
-            content = None if text is None else parse_json(text)
+            content: Any = None if text is None else parse_json(text)
         except ValueError as error:
             raise VoteError(f"{source}: {path!r} needs JSON in the column, not {text[:40]!r}") from error
         keys = rest

@@ -43,9 +43,15 @@ _SCALAR_SDS = (0.5, 2.0, 2.0, 2.0, 2.0, 2.0)  # of their priors
 _FIRST_TASTE, _PSEUDO_TASTE = 0.3, 0.1
 _MIN_SD = 0.01
 _CORRECTION_SD = 0.2  # of what has to be added to forecasts
-_MAX_STEPS, _MAX_STEP, _MIN_STEP, _MAX_HALVINGS = 50, 4.0, 1e-4, 30  # of Fisher scoring
-_MAX_ROUNDS, _STEADY_CHANGE = 12, 0.01  # of prior, judges and voters in turns
-_MAX_FITTED_VOTES = 200_000
+# Of Fisher scoring.
+_MAX_STEPS = 50
+_LONGEST_STEP = 4.0
+_LAST_STEP = 1e-4
+_MAX_HALVINGS = 30
+# Of prior, judges and voters in turns.
+_MAX_ROUNDS = 12
+_STEADY_CHANGE = 0.01
+_MAX_FITTED_VOTES = 200_000  # whose slopes along all parameters are in memory together
 _BLOCK_VOTES = 1 << 15  # whose derivatives are in memory at a time
 
 
@@ -140,7 +146,8 @@ class Forecasts(NamedTuple):
 
     def take(self, rows: Ints) -> Forecasts:
         """Return those of some votes."""
-        return Forecasts(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+        eta, gamma = (None if values is None else values[rows] for values in (self.eta, self.gamma))
+        return Forecasts(self.coefs[rows], eta, gamma)
 
 
 @one_blas_thread()
@@ -152,35 +159,32 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | Non
     model = get(likelihood)
     if not (votes.weights * counted(model, votes.labels)).any():
         raise InputError(f"no vote counts under likelihood {likelihood}")
-    rows = _sample(votes)
-    part = votes.take(rows)
-    problem = _PenalisedLikelihood.of(part, model, None if forecasts is None else forecasts.take(rows))
-    theta, prior = problem.mean.copy(), problem.first_prior()
-    weight, voters = np.ones(len(part)), list[Voter]()
+    sample, forecasts_of_sample = votes, forecasts
+    if len(votes) > _MAX_FITTED_VOTES:
+        # The leaderboard is of people, and judges have many more verdicts: people keep up to half of the places.
+        order = np.random.default_rng(0).permutation(len(votes))
+        is_person = votes.by_people[order]
+        people = order[is_person][: _MAX_FITTED_VOTES // 2]
+        rows = np.sort(np.concatenate([people, order[~is_person][: _MAX_FITTED_VOTES - len(people)]]))
+        sample, forecasts_of_sample = votes.take(rows), None if forecasts is None else forecasts.take(rows)
+    problem = _PenalisedLikelihood.of(sample, model, forecasts_of_sample)
+    theta = problem.mean.copy()
+    spread = 1.0 if forecasts is None else _CORRECTION_SD
+    prior = _SourcePrior(level=0.0, spread=spread, tastes=np.full(len(votes.judges), _FIRST_TASTE))
+    weight, voters = np.ones(len(sample)), list[Voter]()
     for _ in range(_MAX_ROUNDS):
         point = problem.minimise(theta, weight, prior)
         theta, before, last = point.theta, weight, prior
         prior = problem.suited_prior(point, prior)
-        voters = _weighed(part, model, -problem.losses(theta))
+        voters = _weighed(sample, model, -problem.losses(theta))
         weights = np.array([*(voter.weight for voter in voters), 1.0])
-        weight = weights[part.voter]
+        weight = weights[sample.voter]  # -1, of a vote without a name, takes the one at the end
         if prior.is_near(last) and np.abs(weight - before).max() < _STEADY_CHANGE:
             break
-    if len(part) < len(votes):
+    if len(sample) < len(votes):
         voters = _weighed(votes, model, -_PenalisedLikelihood.of(votes, model, forecasts).losses(theta))
     verdicts = np.bincount(votes.judge[~votes.by_people], minlength=len(votes.judges))
     return problem.result(theta, prior, tuple(voters), verdicts.tolist())
-
-
-def _sample(votes: SourcedVotes) -> Ints:
-    """Return the votes that are fitted: all, or a random part, those of people first."""
-    if len(votes) <= _MAX_FITTED_VOTES:
-        return np.arange(len(votes))
-    # The leaderboard is of people, and judges have many more verdicts: people keep up to half of the places.
-    order = np.random.default_rng(0).permutation(len(votes))
-    is_person = votes.by_people[order]
-    people = order[is_person][: _MAX_FITTED_VOTES // 2]
-    return np.sort(np.concatenate([people, order[~is_person][: _MAX_FITTED_VOTES - len(people)]]))
 
 
 def _weighed(votes: SourcedVotes, model: Likelihood, log_likelihood: Floats) -> list[Voter]:
@@ -256,26 +260,21 @@ class _PenalisedLikelihood:
     def has_eta(self) -> int:
         return int(has_eta(self.model))
 
-    def first_prior(self) -> _SourcePrior:
-        spread = _CORRECTION_SD if self.is_correction else 1.0
-        return _SourcePrior(0.0, spread, np.full(len(self.votes.judges), _FIRST_TASTE))
-
     def _at(self, judge: int) -> int:
         """Return where the parameters of a judge begin."""
         size = len(self.votes.models)
         return size + self.has_eta + 1 + judge * (len(_SCALARS) + size)
 
-    def _scales(self, theta: Floats) -> Floats:
-        """Return the scale (N,) of each vote."""
-        of_judges = np.array([*(theta[self._at(judge)] for judge in range(len(self.votes.judges))), 0.0])
-        common = theta[len(self.votes.models) + self.has_eta]
-        return np.asarray(np.exp(common + of_judges[self.votes.judge]))
-
     def _levels(self, theta: Floats) -> tuple[Floats, Floats]:
         """Return what people's leaderboard says of winner and loser (N, 2) above gamma, and the scales (N,)."""
         size = len(self.votes.models)
         levels = theta[:size][self.votes.labels[:, :2]] + self.base[:, :2]
-        return (levels if self.gamma is None else levels - self.gamma[:, None]), self._scales(theta)
+        if self.gamma is not None:
+            levels = levels - self.gamma[:, None]
+        # People's code is -1: they take the zero at the end.
+        of_judges = np.array([*(theta[self._at(judge)] for judge in range(len(self.votes.judges))), 0.0])
+        common = theta[size + self.has_eta]
+        return levels, np.asarray(np.exp(common + of_judges[self.votes.judge]))
 
     def parameters(self, theta: Floats) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return coefficients of winner and loser, eta and gamma (N,) of each vote."""
@@ -296,7 +295,12 @@ class _PenalisedLikelihood:
 
     def minimise(self, theta: Floats, weight: Floats, prior: _SourcePrior) -> Expansion:
         """Descend by Fisher scoring; the Hessian of the point is the information, the prior's included."""
-        mean, precision = self._normal(prior)
+        size, mean, sd = len(self.votes.models), self.mean.copy(), self.sd.copy()
+        mean[:size], sd[:size] = prior.level, prior.spread
+        for judge, taste in enumerate(prior.tastes):
+            start = self._at(judge) + len(_SCALARS)
+            sd[start : start + size] = taste
+        precision = np.asarray(sd**-2.0)
         weight = weight * self.votes.weights
 
         def value_at(theta: Floats) -> float:
@@ -309,25 +313,16 @@ class _PenalisedLikelihood:
             information = information + np.diag(precision)
             step = -cho_solve(cho_factor(information, lower=True), gradient)
             # Where probabilities are near zero or one the information is small, and the step too long.
-            step *= min(1.0, _MAX_STEP / max(float(np.abs(step).max()), 1e-300))
+            step *= min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), 1e-300))
             for _ in range(_MAX_HALVINGS):
                 trial = value_at(theta + step)
                 if trial <= value + 1e-12 * abs(value):
                     break
                 step = step / 2.0
             theta, value = theta + step, trial
-            if float(np.abs(step).max()) < _MIN_STEP:
+            if float(np.abs(step).max()) < _LAST_STEP:
                 break
         return Expansion(theta, value, gradient, information)
-
-    def _normal(self, prior: _SourcePrior) -> tuple[Floats, Floats]:
-        """Return mean and precision (D,) of the parameters."""
-        size, mean, sd = len(self.votes.models), self.mean.copy(), self.sd.copy()
-        mean[:size], sd[:size] = prior.level, prior.spread
-        for judge, taste in enumerate(prior.tastes):
-            start = self._at(judge) + len(_SCALARS)
-            sd[start : start + size] = taste
-        return mean, np.asarray(sd**-2.0)
 
     def _slope(self, theta: Floats, weight: Floats) -> tuple[Floats, Floats]:
         """Return gradient (D,) and Fisher information (D, D) of the votes."""
@@ -341,10 +336,10 @@ class _PenalisedLikelihood:
             mass = np.asarray(targets(self.model, self.votes.labels[rows, 2])) * weight[rows, None]
             score = -np.einsum("nk,nkq->nq", mass, slopes)
             fisher = np.einsum("nk,nkq,nkr->nqr", np.exp(logs) * mass.sum(axis=1)[:, None], slopes, slopes)
-            parts = [jacobian[rows] for jacobian in jacobians]
-            for q, first in enumerate(parts):
+            blocks = [jacobian[rows] for jacobian in jacobians]
+            for q, first in enumerate(blocks):
                 gradient += first.T @ score[:, q]
-                weighted = sum(sparse.diags(fisher[:, q, r]) @ second for r, second in enumerate(parts))
+                weighted = sum(sparse.diags(fisher[:, q, r]) @ second for r, second in enumerate(blocks))
                 information += (first.T @ weighted).toarray()
         return gradient, information
 
@@ -358,8 +353,8 @@ class _PenalisedLikelihood:
         out = []
         for place in (0, 1):
             sloped = scales * levels[:, place]
-            first = np.where(scale_at == common, 0.0, sloped)
-            entries = np.concatenate([scales, sloped, first])
+            of_judge = np.where(scale_at == common, 0.0, sloped)  # people have no scale of their own
+            entries = np.concatenate([scales, sloped, of_judge])
             columns = np.concatenate([self.votes.labels[:, place], np.full(number, common), scale_at])
             of_scales = sparse.csr_matrix((entries, (np.tile(rows, 3), columns)), shape=self.jacobians[place].shape)
             out.append(of_scales + self.jacobians[place])
@@ -386,12 +381,22 @@ class _PenalisedLikelihood:
     def result(self, theta: Floats, prior: _SourcePrior, voters: tuple[Voter, ...], verdicts: list[int]) -> SourceFit:
         size, judges = len(self.votes.models), []
         for code, name in enumerate(self.votes.judges):
-            log_scale, *scalars = theta[self._at(code) : self._at(code) + len(_SCALARS)].tolist()
-            offsets = theta[self._at(code) + len(_SCALARS) :][:size].tolist()
-            numbers = dict(zip(_SCALARS[1:], scalars, strict=True), scale=float(np.exp(log_scale)))
-            by_model = dict(zip(self.votes.models, offsets, strict=True))
-            taste = float(prior.tastes[code])
-            judges.append(JudgeTerms(name, verdicts[code], **numbers, taste=taste, offsets=by_model))
+            start = self._at(code)
+            log_scale, level, ties, side, length, own = theta[start : start + len(_SCALARS)].tolist()
+            offsets = theta[start + len(_SCALARS) :][:size].tolist()
+            terms = JudgeTerms(
+                judge=name,
+                verdicts=verdicts[code],
+                scale=float(np.exp(log_scale)),
+                level=level,
+                ties=ties,
+                side=side,
+                length=length,
+                own=own,
+                taste=float(prior.tastes[code]),
+                offsets=dict(zip(self.votes.models, offsets, strict=True)),
+            )
+            judges.append(terms)
         eta = float(theta[size]) if self.has_eta else None
         return SourceFit(theta[:size].copy(), eta, tuple(judges), voters)
 
@@ -403,16 +408,16 @@ def _slopes(votes: SourcedVotes, eta: bool, unit: float, parameters: int) -> lis
     rows = np.flatnonzero(is_judge)
     at = size + eta + 1 + votes.judge[rows] * (len(_SCALARS) + size)
     ones, out = np.ones(len(rows)), list[Any]()
+    models = votes.labels[rows]
+    own = votes.own[votes.judge[rows], models[:, 0]] - votes.own[votes.judge[rows], models[:, 1]]
     for place, sign in ((0, 0.5), (1, -0.5)):
-        models = votes.labels[rows]
-        own = votes.own[votes.judge[rows], models[:, 0]] - votes.own[votes.judge[rows], models[:, 1]]
         entries = {
-            1: ones,
-            3: sign * votes.side[rows],
-            4: sign * votes.length[rows],
-            5: sign * own,
+            "level": ones,
+            "side": sign * votes.side[rows],
+            "length": sign * votes.length[rows],
+            "own": sign * own,
         }
-        columns = [at + column for column in entries] + [at + len(_SCALARS) + models[:, place]]
+        columns = [at + _SCALARS.index(name) for name in entries] + [at + len(_SCALARS) + models[:, place]]
         values = np.concatenate([*entries.values(), ones])
         cells = (np.tile(rows, len(columns)), np.concatenate(columns))
         out.append(sparse.csr_matrix((values, cells), shape=(number, parameters)))

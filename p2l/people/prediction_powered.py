@@ -137,6 +137,8 @@ def fit_powered(
 
 @dataclass(frozen=True)
 class _Problem:
+    """The loss of votes (n) and of the forecasts, as a function of the parameters (D,)."""
+
     model: Likelihood
     num_models: int
     votes: Battles
@@ -149,7 +151,7 @@ class _Problem:
         mean, precision = prior_terms(self.prior, self.model, self.num_models)
         precision = precision / float(self.votes.outcomes.sum())
         share = len(self.votes) / float(self.votes.outcomes.sum())
-        parts = [
+        terms = [
             (self.votes, (self.votes.outcomes - weight * self.forecasts) * share / len(self.votes)),
             (self.others, self.others.outcomes * weight * share / len(self.others)),
         ]
@@ -157,7 +159,7 @@ class _Problem:
         def point(theta: Floats) -> Expansion:
             value = 0.5 * float(precision @ (theta - mean) ** 2)
             gradient, hessian = precision * (theta - mean), np.diag(precision)
-            for battles, outcomes in parts if weight else parts[:1]:
+            for battles, outcomes in terms if weight else terms[:1]:
                 sums = self._sums(theta, battles, outcomes)
                 value += sums[0]
                 gradient = gradient + sums[1]
@@ -307,10 +309,10 @@ def _judged_battles(votes: VoteStore, people: str, likelihood: str) -> _JudgedBa
     share = len(of_people) / max(1, int(paired.sum()))
     alone = np.flatnonzero((verdicts > 0) & (np.bincount(of_people, minlength=len(at)) == 0))
     return _JudgedBattles(
-        Battles(low[is_person], high[is_person], outcomes[is_person]),
-        np.where(paired[:, None], means[of_people] * share, 0.0),
-        Battles(low[at[alone]], high[at[alone]], means[alone]),
-        int(paired.sum()),
+        votes=Battles(low[is_person], high[is_person], outcomes[is_person]),
+        forecasts=np.where(paired[:, None], means[of_people] * share, 0.0),
+        others=Battles(low[at[alone]], high[at[alone]], means[alone]),
+        paired=int(paired.sum()),
     )
 
 

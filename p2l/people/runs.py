@@ -107,8 +107,8 @@ def terms_of(votes: VoteStore, config: _SourceSettings, fit: SourceFit | None = 
     if not has_sources(config):
         return None
     terms = (fit or sources_of(votes, config)).terms(_read(votes, config), config.loss_type)
-    scale, shift = (torch.as_tensor(part, dtype=torch.float32) for part in terms[:2])
-    return VoteAdjustments(scale, shift, terms.weight)
+    scale = torch.as_tensor(terms.scale, dtype=torch.float32)
+    return VoteAdjustments(scale, torch.as_tensor(terms.shift, dtype=torch.float32), terms.weight)
 
 
 def board_of(votes: VoteStore, config: _SourceSettings) -> Leaderboard:
@@ -188,12 +188,12 @@ def to_text(fit: SourceFit, worth: WorthOfJudges | None) -> str:
             f"with them; {verdict}"
         )
     rigged = [voter for voter in fit.voters if voter.trust < _DISTRUST]
-    many = [voter for voter in fit.voters if voter.trust >= _DISTRUST > voter.weight]
-    for voters, what in (
+    busy = [voter for voter in fit.voters if voter.trust >= _DISTRUST > voter.weight]
+    for voters, reason in (
         (rigged, "voters unlike people, whose votes count for less than half"),
-        (many, "voters with so many votes that each counts for less than half"),
+        (busy, "voters with so many votes that each counts for less than half"),
     ):
         if voters:
             votes = sum(voter.votes for voter in voters)
-            lines.append(f"{what}: {len(voters):,} of {len(fit.voters):,}, with {votes:,} votes")
+            lines.append(f"{reason}: {len(voters):,} of {len(fit.voters):,}, with {votes:,} votes")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ Shapes: N votes, V voters, M models, J judges.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,17 +29,24 @@ from p2l.votes import VoteStore
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_SOURCE, VOTER = "source", "voter"
+_SOURCE = "source"
+VOTER = "voter"
 _PEOPLE = ("human", "people")
 """Names that the column `source` may have for people."""
 PERSON = -1
 """The code of people among judges."""
 _CALLED_JUDGE = re.compile(r"^judge[^A-Za-z]+", re.IGNORECASE)
-LARGEST_SHARE, LEAST_CAP = 0.01, 20
+LARGEST_SHARE = 0.01
+LEAST_CAP = 20
 _FAITHFUL = 0.95  # share of its votes that a rigged voter casts as rigged
 _PRIOR_PEOPLE, _PRIOR_VOTERS = 9.0, 10.0  # before any vote 9 of 10 voters are taken for people
-_RANDOM, _SIDE, _MODEL = 0.25, 0.125, 0.5  # shares of the rigged: random, either side, any model
-_MAX_ROUNDS, _TOLERANCE = 50, 1e-4  # of the share of people
+# Shares of the rigged: random, each of the two sides, any model.
+_RANDOM = 0.25
+_SIDE = 0.125
+_MODEL = 0.5
+# Of the EM rounds for the share of people.
+_MAX_ROUNDS = 50
+_TOLERANCE = 1e-4
 
 
 def organisation_of(name: str) -> str:
@@ -131,7 +138,13 @@ def sourced_votes(votes: VoteStore, people: str | None) -> SourcedVotes:
     length = np.zeros(len(votes))
     if {"length_a", "length_b"} <= set(votes.columns):
         for ids, batch in votes.batches():
-            length[ids] = list(_longer(batch.column("length_a").to_pylist(), batch.column("length_b").to_pylist()))
+            pairs = zip(batch.column("length_a").to_pylist(), batch.column("length_b").to_pylist(), strict=True)
+            length[ids] = [
+                (a - b) / (abs(a) + abs(b))
+                if isinstance(a, int | float) and isinstance(b, int | float) and abs(a) + abs(b) > 0
+                else 0.0
+                for a, b in pairs
+            ]
     # Of one organisation, as far as the names tell.
     families = [organisation_of(_CALLED_JUDGE.sub("", name)) for name in judges]
     makers = [organisation_of(model) for model in votes.model_list]
@@ -168,12 +181,6 @@ def _texts(column: Any) -> list[str | None]:
     return [None if value is None else str(value) for value in column.to_pylist()]
 
 
-def _longer(first: Sequence[Any], second: Sequence[Any]) -> Iterator[float]:
-    for a, b in zip(first, second, strict=True):
-        known = isinstance(a, int | float) and isinstance(b, int | float) and abs(a) + abs(b) > 0
-        yield (a - b) / (abs(a) + abs(b)) if known else 0.0
-
-
 @dataclass(frozen=True)
 class Voter:
     """A voter and what is made of the votes."""
@@ -206,7 +213,15 @@ class VoterEvidence:
         """Return the voters; `log_likelihood` (N,) is that of each vote by what the others say."""
         if not self.names:
             return []
-        trust = _people(self._rigged(log_likelihood), self._sums(log_likelihood))
+        decided, first = self.labels[:, 2] == 0, self.side > 0
+        random = _random(self.labels[:, 2])
+        # Log of the chance (V,) of each voter's votes for each way of being rigged.
+        ways = [np.log(_RANDOM) + self._sums(random)]
+        for shown_first in (True, False):
+            chosen = decided & (first == shown_first)
+            ways.append(np.log(_SIDE) + self._sums(_obeyed(chosen, random)))
+        ways.append(np.log(_MODEL / self.num_models) + self._for_a_model(decided, random, log_likelihood))
+        trust = _people(np.asarray(np.logaddexp.reduce(ways, axis=0)), self._sums(log_likelihood))
         votes = np.bincount(self.voter[self.voter >= 0], minlength=len(self.names))
         cap = max(float(LEAST_CAP), LARGEST_SHARE * len(self.voter))
         weights = trust * np.minimum(1.0, cap / np.maximum(votes, 1))
@@ -218,17 +233,6 @@ class VoterEvidence:
     def _sums(self, values: Floats) -> Floats:
         known = self.voter >= 0
         return np.asarray(np.bincount(self.voter[known], values[known], len(self.names)), dtype=np.float64)
-
-    def _rigged(self, honest: Floats) -> Floats:
-        """Return log of the chance (V,) of each voter's votes if they are rigged, all ways taken together."""
-        decided, first = self.labels[:, 2] == 0, self.side > 0
-        random = _random(self.labels[:, 2])
-        ways = [np.log(_RANDOM) + self._sums(random)]
-        for shown_first in (True, False):
-            chosen = decided & (first == shown_first)
-            ways.append(np.log(_SIDE) + self._sums(_obeyed(chosen, random)))
-        ways.append(np.log(_MODEL / self.num_models) + self._for_a_model(decided, random, honest))
-        return np.asarray(np.logaddexp.reduce(ways, axis=0))
 
     def _for_a_model(self, decided: npt.NDArray[np.bool_], random: Floats, honest: Floats) -> Floats:
         """Return log of the sum, over models, of the chance (V,) of votes that are rigged for the model."""

@@ -51,7 +51,11 @@ def _listings(leaderboards: Leaderboards, groups: int | None = None) -> Iterator
         newest = history.periods[-1]
         table = history_table(history, Ranking.of(newest.board, min_votes))
         heading = f"over {history.over.text} ({history.mode}), {history.periods[0].label} to {newest.label}"
-        yield _Listing(heading, _history_facts(history), table, history.notes, newest.board)
+        votes = sum(period.votes for period in history.periods)
+        periods = f"{len(history.periods)} periods with votes" if len(history.periods) > 1 else "1 period"
+        fitted = f"{len(history.models)} models, likelihood {newest.board.likelihood}"
+        facts = f"{periods}, {votes:,} votes, {fitted}; the table is of {newest.label}"
+        yield _Listing(heading, facts, table, history.notes, newest.board)
 
 
 def leaderboards_text(leaderboards: Leaderboards, top: int | None = None) -> str:
@@ -78,14 +82,6 @@ def _facts(named: Named, unit: str) -> str:
     facts += [] if board.eta is None else [f"eta {board.eta:.3f}"]
     facts += [] if board.prior_sd is None else [f"prior sd {board.prior_sd:.2g}"]
     return ", ".join(facts)
-
-
-def _history_facts(history: History) -> str:
-    newest = history.periods[-1]
-    votes = sum(period.votes for period in history.periods)
-    number = f"{len(history.periods)} periods with votes" if len(history.periods) > 1 else "1 period"
-    fitted = f"{len(history.models)} models, likelihood {newest.board.likelihood}"
-    return f"{number}, {votes:,} votes, {fitted}; the table is of {newest.label}"
 
 
 def write_leaderboards(leaderboards: Leaderboards, path: str, kind: str) -> None:
@@ -194,7 +190,12 @@ def _sheets(leaderboards: Leaderboards) -> Iterator[Sheet]:
     if boards:
         yield _sheet("Leaderboards", _board_frame(leaderboards))
     if len(boards) > 1:
-        yield _side_by_side(leaderboards)
+        models = boards[0].board.to_frame(min_votes=leaderboards.min_votes)["model"].tolist()
+        beside = [column_of("model", models)]
+        for named in boards:
+            scores = dict(zip(named.board.models, to_score(named.board.coefs).tolist(), strict=True))
+            beside.append(column_of(named.title, [scores.get(model) for model in models], _FORMS["score"]))
+        yield Sheet("Side by side", beside)
     if history is not None:
         yield _sheet("History", history_frame(history, min_votes=leaderboards.min_votes))
     rows = [(named.title, named.size, named.board) for named in boards]
@@ -213,14 +214,3 @@ def _sheets(leaderboards: Leaderboards) -> Iterator[Sheet]:
 def _sheet(name: str, frame: pd.DataFrame) -> Sheet:
     titles = [str(title) for title in frame.columns]
     return Sheet(name, [column_of(title, frame[title].tolist(), _FORMS.get(title, "")) for title in titles])
-
-
-def _side_by_side(leaderboards: Leaderboards) -> Sheet:
-    """Return the score of each model in each group."""
-    frame = leaderboards.boards[0].board.to_frame(min_votes=leaderboards.min_votes)
-    models = frame["model"].tolist()
-    columns = [column_of("model", models)]
-    for named in leaderboards.boards:
-        scores = dict(zip(named.board.models, to_score(named.board.coefs).tolist(), strict=True))
-        columns.append(column_of(named.title, [scores.get(model) for model in models], _FORMS["score"]))
-    return Sheet("Side by side", columns)

@@ -6,7 +6,7 @@ Shapes: R models that are shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -65,9 +65,9 @@ class Step(NamedTuple):
     @property
     def chance_text(self) -> str:
         """The chance as a page has it; a dash where it is not known."""
-        return (
-            "–" if math.isnan(self.chance) else f">{percent(0.99)}" if self.chance > _SURE else percent(self.chance, 0)
-        )
+        if math.isnan(self.chance):
+            return "–"
+        return f">{percent(0.99)}" if self.chance > _SURE else percent(self.chance, 0)
 
 
 @dataclass(frozen=True)
@@ -125,17 +125,16 @@ class Ranking:
 
     @cached_property
     def steps(self) -> list[Step]:
-        """Return how each model stands above the next: R - 1 of them."""
-        return list(self._steps())
-
-    def _steps(self) -> Iterator[Step]:
+        """How each model stands above the next: R - 1 of them."""
         gaps, sds = self.board.differences(self.order)
         rates = self.board.pair_rates(self.order)
         normal = NormalDist()
         width = normal.inv_cdf(0.5 + 0.5 * self.board.level)
+        steps = []
         for number, (above, below) in enumerate(pairwise(self.names)):
             gap, sd, rate = (float(values[number, number + 1]) for values in (gaps, sds, rates))
             lower, upper = (POINTS_PER_LOGIT * (gap + side * sd) for side in (-width, width))
             chance = normal.cdf(gap / sd) if sd > 0 else math.nan
             middle = math.nan if math.isnan(rate) else POINTS_PER_LOGIT * gap  # of models that were never compared
-            yield Step(above, below, middle, lower, upper, chance, rate)
+            steps.append(Step(above, below, middle, lower, upper, chance, rate))
+        return steps

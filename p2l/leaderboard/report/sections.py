@@ -24,7 +24,7 @@ from p2l.leaderboard.board import Named, several
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.report import tables
 from p2l.leaderboard.report.categories import category_section, prompt_sections
-from p2l.leaderboard.report.ranking import Leaderboards, Ranking, Step
+from p2l.leaderboard.report.ranking import Leaderboards, Ranking
 from p2l.leaderboard.report.timeline import HISTORY_LINES, history_figure, history_section
 
 _DRAWN_MODELS = 15
@@ -45,33 +45,48 @@ def leaderboard_report(leaderboards: Leaderboards, subject: str, data: str) -> R
         subject: what heads the page; empty for the number of models.
         data: name of the votes or prompts.
     """
-    main, groups = _main(leaderboards)
+    boards, history = leaderboards.boards, leaderboards.history
+    if boards:
+        # Prompts have no leaderboard of everything: the first stands for all.
+        main, groups = boards[0], boards if boards[0].by else boards[1:]
+    else:
+        assert history is not None
+        votes = sum(period.votes for period in history.periods)
+        main, groups = Named("", history.periods[-1].label, votes, history.newest), []
     ranking = Ranking.of(main.board, leaderboards.min_votes)
     subject = subject or f"Leaderboard of {len(main.board.models)} models"
     if not ranking.names:
         verdict = Verdict(f"No model has {leaderboards.min_votes:,} votes, so none is listed.", "bad")
-        return Report("Leaderboard", subject, data, today(), verdict, None, [])
+        return Report(
+            kind="Leaderboard", subject=subject, data=data, made=today(), verdict=verdict, picture=None, sections=[]
+        )
+    picture = None
     if main.by and len(groups) > 1:
-        sections, verdict, picture = prompt_sections(groups), _verdict_of_prompts(groups), None
+        sections, verdict = prompt_sections(groups), _verdict_of_prompts(groups)
     else:
-        sections = _sections(main, ranking, groups if not main.by else [], leaderboards)
         verdict, picture = _verdict(main, ranking, leaderboards.unit), _scores(ranking, _DRAWN_MODELS)
+        sections = [_leaderboard(main, ranking)]
+        if groups and not main.by:
+            sections.append(category_section(ranking, groups, leaderboards))
+        if history is not None:
+            sections.append(history_section(history, leaderboards.min_votes))
+        if len(ranking.names) > 1:
+            sections += [_order(ranking), _win_rates(ranking)]
     effects = main.board.effects
     if effects:
         lead = "What decides votes besides the models; scores and win rates leave it out. Effects are on the log-odds."
         sections.append(Section("What else decides votes", [tables.effect_table(effects, main.board.level)], lead))
-    notes = leaderboards.history.notes if leaderboards.history and not leaderboards.boards else main.board.notes
-    kind = "Leaderboard of votes" if leaderboards.unit == "votes" else "Leaderboard by a model's forecasts"
-    return Report(kind, subject, data, today(), verdict, picture, sections, _facts(main, leaderboards.unit), notes)
-
-
-def _main(leaderboards: Leaderboards) -> tuple[Named, Sequence[Named]]:
-    """Return the leaderboard of everything and those of groups; of prompts the first, and all of them."""
-    boards, history = leaderboards.boards, leaderboards.history
-    if not boards:
-        assert history is not None
-        return Named("", history.periods[-1].label, sum(period.votes for period in history.periods), history.newest), []
-    return boards[0], boards if boards[0].by else boards[1:]
+    return Report(
+        kind="Leaderboard of votes" if leaderboards.unit == "votes" else "Leaderboard by a model's forecasts",
+        subject=subject,
+        data=data,
+        made=today(),
+        verdict=verdict,
+        picture=picture,
+        sections=sections,
+        facts=_facts(main, leaderboards.unit),
+        notes=history.notes if history and not boards else main.board.notes,
+    )
 
 
 def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
@@ -83,9 +98,13 @@ def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
     if not ranking.has_differences:
         sentence = f"{by}{name} comes first {where}with a score of {score}: it beats another model in {field} of votes."
         return Verdict(sentence, "", f"{basis}No intervals were computed, so how sure this is remains open.")
-    ends = f"{main.board.level:.0%} interval {_span(ranking, 0)}"
-    others = [tables.cut(other, 60) for other in ranking.leaders if other != first]
-    reason = f"{basis}It beats another model drawn at random in {field} of votes. {_above(ranking.steps[0])}"
+    lower, _, upper = (number_text(float(values[0]), 0) for values in ranking.scores)
+    ends = f"{main.board.level:.0%} interval {lower} to {upper}"
+    others = [tables.cut(leader, 60) for leader in ranking.leaders if leader != first]
+    reason, step = f"{basis}It beats another model drawn at random in {field} of votes. ", ranking.steps[0]
+    if not math.isnan(step.chance):
+        below = tables.cut(step.below, 60)
+        reason += f"The chance that it is truly better than the next, {below}, is {step.chance_text}."
     if len(set(main.board.components.tolist())) > 1:
         return Verdict(
             f"{by}{name} has the highest score, {score} ({ends}), but not all models were compared, directly or "
@@ -98,17 +117,6 @@ def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
         return Verdict(best, "good", reason)
     but = f"{several(others, _NAMED_MODELS)} {'may be as good or better' if len(others) > 1 else 'may be better'}"
     return Verdict(f"{by}{name} has the highest score, {score} ({ends}), but {but}.", "", reason)
-
-
-def _span(ranking: Ranking, place: int) -> str:
-    lower, _, upper = ranking.scores
-    return f"{number_text(float(lower[place]), 0)} to {number_text(float(upper[place]), 0)}"
-
-
-def _above(step: Step) -> str:
-    if math.isnan(step.chance):
-        return ""
-    return f"The chance that it is truly better than the next, {tables.cut(step.below, 60)}, is {step.chance_text}."
 
 
 def _verdict_of_prompts(boards: Sequence[Named]) -> Verdict:
@@ -147,17 +155,6 @@ def _scores(ranking: Ranking, top: int | None = None, title: str = "") -> Figure
     return Figure(forest, title or which, caption)
 
 
-def _sections(main: Named, ranking: Ranking, groups: Sequence[Named], leaderboards: Leaderboards) -> list[Section]:
-    sections = [_leaderboard(main, ranking)]
-    if groups:
-        sections.append(category_section(ranking, groups, leaderboards))
-    if leaderboards.history is not None:
-        sections.append(history_section(leaderboards.history, leaderboards.min_votes))
-    if len(ranking.names) > 1:
-        sections += [_order(ranking), _win_rates(ranking)]
-    return sections
-
-
 def _leaderboard(main: Named, ranking: Ranking) -> Section:
     invariant = shift_invariant(likelihoods.get(main.board.likelihood))
     level = "the mean model has 1,000" if invariant else "1,000 is the level at which an answer is just usable"
@@ -176,14 +173,7 @@ def _order(ranking: Ranking) -> Section:
     title = "How sure the order is"
     steps, level = ranking.steps, f"{ranking.board.level:.0%}"
     rows = [
-        ForestRow(
-            step.above,
-            step.lower,
-            step.points,
-            step.upper,
-            "good" if step.is_sure else "",
-            step.chance_text,
-        )
+        ForestRow(step.above, step.lower, step.points, step.upper, "good" if step.is_sure else "", step.chance_text)
         for step in steps
         if math.isfinite(step.lower)
     ]
@@ -196,18 +186,14 @@ def _order(ranking: Ranking) -> Section:
         f"Points above the next with {level} interval",
         _points,
     )
-    which = (
-        "Each model above the next"
-        if len(rows) <= _DRAWN_MODELS
-        else f"The first {_DRAWN_MODELS} models above the next"
-    )
+    which = "Each model" if len(rows) <= _DRAWN_MODELS else f"The first {_DRAWN_MODELS} models"
     caption = "Blue: the interval leaves out zero, so that the two are told apart."
     lead = (
         f"{sure} of {len(steps)} neighbours are told apart by the {level} interval of their difference. Where they are "
         "not, more votes may turn the two around."
     )
     numbers = [tables.step_table(steps, ranking.board.level)]
-    return Section(title, [Figure(forest, which, caption, numbers=numbers)], lead)
+    return Section(title, [Figure(forest, f"{which} above the next", caption, numbers=numbers)], lead)
 
 
 def _win_rates(ranking: Ranking) -> Section:

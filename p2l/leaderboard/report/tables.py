@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from p2l.common.report.charts import percent
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
-from p2l.leaderboard.board import Leaderboard, to_score
+from p2l.leaderboard.board import to_score
 from p2l.leaderboard.covariates import Effect
-from p2l.leaderboard.history import History, Period
+from p2l.leaderboard.history import History
 from p2l.leaderboard.report.ranking import Ranking, Step
 
 FIELD = "the chance of winning a vote against another model drawn at random; ties count half"
@@ -22,16 +22,31 @@ _EARLIER_PERIODS = 5
 def board_table(ranking: Ranking, shown: int = 60) -> Table:
     """Return the models, the best first: ranks, score with its interval, win rate, how surely above the next, votes."""
     board, number = ranking.board, len(ranking.names)
+    lower, score, upper = ranking.scores
+    # The scale holds the scores with room for an interval, so that one wide interval hides no other.
+    widths = (upper - lower)[np.isfinite(upper - lower)]
+    room = float(np.median(widths)) if len(widths) else 0.0
+    scale = Scale.around([*(score - room).tolist(), *(score + room).tolist()])
+    ends = zip(lower.tolist(), score.tolist(), upper.tolist(), strict=True)
+    scores: list[Value] = [_score_cell(bar[1], bar) for bar in ends]
     columns: list[tuple[Column, Sequence[Value]]] = [
         (Column("Rank", 0), range(1, number + 1)),
         (Column("Model", number=False), ranking.names),
-        (Column("Score", 0, "400 points more are odds of 10 to 1", _scale(ranking)), _scores(ranking)),
+        (Column("Score", 0, "400 points more are odds of 10 to 1", scale), scores),
     ]
     if ranking.has_intervals:
         spread = "the best and the worst rank that the model may have"
         columns.append((Column(f"{board.level:.0%} interval", note="of the score"), _intervals(ranking)))
-        columns.append((Column("Ranks", note=spread), [_spread(*ends) for ends in ranking.ranks]))
-    columns.append((Column("Beats the field", note=FIELD), _rates(ranking)))
+        ranks: list[Value] = [
+            Cell(f"{best}" if best == worst else f"{best}–{worst}", best + worst / 10_000)
+            for best, worst in ranking.ranks
+        ]
+        columns.append((Column("Ranks", note=spread), ranks))
+    rates: list[Value] = []
+    for low, rate, high in zip(*(values.tolist() for values in ranking.rates), strict=True):
+        note = f"{percent(low, 1)} to {percent(high, 1)}" if math.isfinite(low) else ""
+        rates.append(Cell(percent(rate, 1), round(rate, 5), note=note))
+    columns.append((Column("Beats the field", note=FIELD), rates))
     if ranking.has_differences:
         chances: list[Value] = [_chance_cell(step) for step in ranking.steps]
         above = "the chance that the model is truly better than the next"
@@ -54,19 +69,6 @@ def model_table(columns: Sequence[tuple[Column, Sequence[Value]]], shown: int, c
     return Table.of(*columns, shown=shown, caption=caption, filter="models")
 
 
-def _scale(ranking: Ranking) -> Scale:
-    """Return the scale of the bars: the scores with room for an interval, so that one wide interval hides no other."""
-    lower, score, upper = ranking.scores
-    widths = (upper - lower)[np.isfinite(upper - lower)]
-    room = float(np.median(widths)) if len(widths) else 0.0
-    return Scale.around([*(score - room).tolist(), *(score + room).tolist()])
-
-
-def _scores(ranking: Ranking) -> list[Value]:
-    ends = zip(*(values.tolist() for values in ranking.scores), strict=True)
-    return [_score_cell(score, (lower, score, upper)) for lower, score, upper in ends]
-
-
 def _score_cell(score: float, bar: tuple[float, float, float] | None = None) -> Cell:
     # Scores go without commas, as on public leaderboards.
     return Cell(number_text(score, 0).replace(",", ""), round(score, 2), bar=bar)
@@ -82,18 +84,6 @@ def _interval(lower: float, upper: float, digits: int = 0) -> Cell:
         return Cell("none", "", "quiet")  # of a model that nothing joins to the others
     ends = f"{number_text(lower, digits)} to {number_text(upper, digits)}"
     return Cell(ends.replace(",", ""), round(lower, 5))
-
-
-def _spread(best: int, worst: int) -> Cell:
-    return Cell(f"{best}" if best == worst else f"{best}–{worst}", best + worst / 10_000)
-
-
-def _rates(ranking: Ranking) -> list[Value]:
-    cells: list[Value] = []
-    for lower, rate, upper in zip(*(values.tolist() for values in ranking.rates), strict=True):
-        note = f"{percent(lower, 1)} to {percent(upper, 1)}" if math.isfinite(lower) else ""
-        cells.append(Cell(percent(rate, 1), round(rate, 5), note=note))
-    return cells
 
 
 def _chance_cell(step: Step) -> Cell | None:
@@ -147,11 +137,17 @@ def history_table(history: History, ranking: Ranking) -> Table:
         (Column("Rank", 0, f"in {newest.label}"), range(1, len(ranking.names) + 1))
     ]
     if len(history.periods) > 1:
-        before = _ranks(history.periods[-2].board, set(ranking.names))
+        # Among the models of the newest period: others that left it would move all below them.
+        board, shown = history.periods[-2].board, set(ranking.names)
+        names = [board.models[place] for place in np.argsort(-board.coefs, kind="stable")]
+        before = {name: rank for rank, name in enumerate((name for name in names if name in shown), 1)}
         moves = [_moved(before.get(name), rank) for rank, name in enumerate(ranking.names, 1)]
         columns.append((Column("Change", note=f"of the rank since {history.periods[-2].label}"), moves))
     columns.append((Column("Model", number=False), ranking.names))
-    for period in [*_earlier_periods(history.periods[:-1]), newest]:
+    # A few earlier periods evenly apart, the first and the last among them.
+    earlier = len(history.periods) - 1
+    places = np.unique(np.linspace(0, earlier - 1, min(_EARLIER_PERIODS, earlier)).round().astype(int))
+    for period in [*(history.periods[place] for place in places), newest]:
         scores = dict(zip(period.board.models, to_score(period.board.coefs).tolist(), strict=True))
         cells: list[Value] = [_score_cell(scores[name]) if name in scores else None for name in ranking.names]
         columns.append((Column(period.label, note=f"{period.votes:,} votes of this period"), cells))
@@ -160,17 +156,6 @@ def history_table(history: History, ranking: Ranking) -> Table:
     if newest.board.votes is not None:
         columns.append((Column("Votes", 0, "that count for the model"), newest.board.votes[ranking.order].tolist()))
     return model_table(columns, 10)
-
-
-def _earlier_periods(periods: Sequence[Period]) -> list[Period]:
-    """Return a few periods evenly apart, the first and the last among them."""
-    places = np.unique(np.linspace(0, len(periods) - 1, min(_EARLIER_PERIODS, len(periods))).round().astype(int))
-    return [periods[place] for place in places]
-
-
-def _ranks(board: Leaderboard, shown: set[str]) -> Mapping[str, int]:
-    names = [board.models[place] for place in np.argsort(-board.coefs, kind="stable")]
-    return {name: rank for rank, name in enumerate((name for name in names if name in shown), 1)}
 
 
 def _moved(before: int | None, now: int) -> Cell:

@@ -51,7 +51,12 @@ def history_figure(history: History, leaders: Sequence[str]) -> Figure:
         to_score(values[:, places]) for values in (coefs, history.table("lower")[1], history.table("upper")[1])
     )
     lower[:, _LINES_WITH_BANDS:] = upper[:, _LINES_WITH_BANDS:] = np.nan
-    low, high = _range(scores, lower, upper)
+    # Intervals of a model's first votes are as wide as the prior, and must not flatten all lines.
+    ends = np.concatenate([values[np.isfinite(values)] for values in (scores, lower, upper)])
+    low, high = np.quantile(ends, [0.05, 0.95])
+    low, high = min(low, float(np.nanmin(scores))), max(high, float(np.nanmax(scores)))
+    room = _MARGIN_SHARE * max(high - low, 10.0)
+    low, high = float(low - room), float(high + room)
     first = history.periods[0].index
     x = [math.nan if row is None else float(history.periods[row].index - first) for row in rows]
     series = [
@@ -97,12 +102,3 @@ def _rows(history: History) -> list[int | None]:
 
 def _picked(values: Floats, rows: Sequence[int | None]) -> list[float]:
     return [math.nan if row is None else float(values[row]) for row in rows]
-
-
-def _range(scores: Floats, lower: Floats, upper: Floats) -> tuple[float, float]:
-    """Return the ends of the axis: intervals of a model's first votes, as wide as the prior, must not flatten all."""
-    ends = np.concatenate([scores[np.isfinite(scores)], lower[np.isfinite(lower)], upper[np.isfinite(upper)]])
-    low, high = np.quantile(ends, [0.05, 0.95])
-    low, high = min(low, float(np.nanmin(scores))), max(high, float(np.nanmax(scores)))
-    room = _MARGIN_SHARE * max(high - low, 10.0)
-    return float(low - room), float(high + room)
