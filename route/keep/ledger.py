@@ -250,29 +250,27 @@ class Ledger(WriteBehind):
                 message = f"this API key may ask {requests_a_minute} times a minute"
             return Refusal(429, "rate_limit_exceeded", message, wait)
         second = int(now)
-        # Looked up after the call of Redis, during which a flush may have put other sums in place of `_gathered`.
-        rates = (
-            (requests_a_minute, self._requests, self._gathered.arrivals, 1),
-            (tokens_a_minute, self._tokens, self._gathered.tokens, tokens),
-        )
-        for most, windows, gathered, amount in rates:
-            if most is not None:
-                windows.add(key.name, second, amount)
-                if not is_shared:
-                    add_to(gathered, (second, key.name), amount)
+        # Looked up after the call of Redis, during which a flush may have put other sums in place of `_gathered`. What
+        # Redis has counted does not go to the database as well.
+        gathered = Sums() if is_shared else self._gathered
+        if requests_a_minute is not None:
+            self._requests.add(key.name, second, 1)
+            add_to(gathered.arrivals, (second, key.name), 1)
+        if tokens_a_minute is not None:
+            self._tokens.add(key.name, second, tokens)
+            add_to(gathered.tokens, (second, key.name), tokens)
         return None
 
     def _full_rate(self, key: KeyRecord, now: float, tokens: int) -> tuple[str, float] | None:
         """Return which rate of a key is used up, by what this worker knows, and the seconds to wait."""
-        rates = (
-            ("requests", key.requests_per_minute, self._requests, 1),
-            ("tokens", key.tokens_per_minute, self._tokens, max(tokens, 1)),  # an answer follows on no prompt, too
-        )
-        for kind, most, windows, amount in rates:
-            wait = None if most is None else windows.wait(key.name, now, most=most, more=amount)
-            if wait is not None:
-                return kind, wait
-        return None
+        most = key.requests_per_minute
+        wait = None if most is None else self._requests.wait(key.name, now, most=most, more=1)
+        if wait is not None:
+            return "requests", wait
+        most = key.tokens_per_minute
+        # A prompt without tokens has an answer all the same, which needs room.
+        wait = None if most is None else self._tokens.wait(key.name, now, most=most, more=max(tokens, 1))
+        return None if wait is None else ("tokens", wait)
 
     def enter(self, key: KeyRecord) -> Refusal | None:
         """Count a request that this worker answers, until `leave`; or refuse it, if the key has too many of them.

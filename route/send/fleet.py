@@ -182,13 +182,15 @@ class Deployment:
     @property
     def is_blocked(self) -> bool:
         """Return whether no request may go there now: its breaker is open, or one of its limits is reached."""
-        return self.breaker.is_blocked or self.is_full
+        if self.breaker.is_blocked:
+            return True
+        if self.max_in_flight is None and self.per_minute is None and self.tokens_per_minute is None:
+            return False  # every request asks every model, and most have no limits
+        return self.is_full
 
     @property
     def is_full(self) -> bool:
         """Return whether one of its own limits is reached."""
-        if self.max_in_flight is None and self.per_minute is None and self.tokens_per_minute is None:
-            return False  # every request asks every model, and most have no limits
         return self._has_too_many or self._wait() > 0.0
 
     @property
