@@ -124,11 +124,12 @@ async def _fields(request: Request) -> list[tuple[str, str]]:
 async def _page(console: Console, request: Request, *, status: int = 200, **more: Any) -> Response:
     service = console.service
     names = sorted(service.keys.valid)  # those of the configuration change there
+    points = list(service.recent.points)[-views.SHOWN_POINTS :]
     settings = {
         "title": "Router console",
         "parts": await console.feed.whole(),
-        "series": json.dumps(views.chart_points(service.recent)),
-        "lines": views.lines(service.recent),
+        "series": json.dumps(points),
+        "lines": views.lines(points),
         "limits": _NUMBERS,
         "teams": sorted(service.config.teams),
         "can_make": service.config.database is not None,

@@ -22,11 +22,11 @@ from p2l.common.pages import Dot, frontier_svg, interval_svg, line_svg
 from route.application.service import Service
 from route.keep.database import DatabaseError
 from route.keep.ledger import team_account
-from route.observability.recent import Point, Recent, RecentRequest
+from route.observability.recent import Point, RecentRequest
 from route.routing.decision import Decision
 from route.routing.optimizers import hull
 
-_SHOWN_POINTS = 300  # ten minutes
+SHOWN_POINTS = 300  # ten minutes
 SHOWN_REQUESTS = 25
 # All votes are read for the shares of wins: every 15 seconds, or less often where that takes over 1 % of the time.
 _VOTED_SECONDS = 15.0
@@ -86,14 +86,8 @@ def tiles(service: Service) -> dict[str, Any]:
     }
 
 
-def chart_points(recent: Recent) -> list[Point]:
-    """Return the points of the charts."""
-    return list(recent.points)[-_SHOWN_POINTS:]
-
-
-def lines(recent: Recent) -> list[tuple[str, str]]:
+def lines(points: Sequence[Point]) -> list[tuple[str, str]]:
     """Return the charts for readers without scripts."""
-    points = chart_points(recent)
     names = (("requests", "Requests a second"), ("errors", "Faults a second"), ("p95", "Seconds, 95th percentile"))
     return [(title, line_svg([point[name] for point in points], title)) for name, title in names]
 

@@ -59,7 +59,7 @@ def passed(body: JSON, listed: Collection[str]) -> tuple[JSON, list[str]]:
             dropped.append(name)
     if len(kept) < len(tools):
         fields["tools"] = kept
-        if not kept:
+        if not kept:  # providers refuse an empty list, and a choice of tools without tools
             fields = {name: field for name, field in fields.items() if name not in ("tools", "tool_choice")}
     return fields, dropped
 
@@ -103,6 +103,7 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
     if model.system_prompt and not has_role(body["messages"], "system", "developer"):
         request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
     if incoming.stream:
+        # The usage of every stream is asked for, since keys pay by it; clients that did not ask do not see it.
         options = body.get("stream_options") or {}
         request |= {"stream": True, "stream_options": {**options, "include_usage": True}}
     else:

@@ -351,6 +351,7 @@ class MessageStream:
 
     def _piece(self, piece: JSON) -> list[JSON]:
         function = piece.get("function") or {}
+        # The further pieces of a call repeat its index, its identifier, both or neither, by provider.
         index, identifier = piece.get("index"), piece.get("id")
         goes_on = (
             self._open == "tool_use" and index in (None, self._call[0]) and identifier in (None, "", self._call[1])

@@ -249,6 +249,7 @@ class ResponseStream:
 
     def _piece(self, piece: JSON) -> list[JSON]:
         function = piece.get("function") or {}
+        # The further pieces of a call repeat its index, its identifier, both or neither, by provider.
         index, identifier = piece.get("index"), piece.get("id")
         call = self._open if self._open is not None and self._open["kind"] == "call" else None
         events: list[JSON] = []
