@@ -7,6 +7,7 @@ A row names an answer (`response_id`, or `datapoint_id` and `student`), a `facto
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from coeval.analysis.tables import ItemCount, Shown, estimated
 from coeval.analysis.units import ArrayTable, LoadedRun, codes_of, column
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
-from coeval.schema import Scale, scale_in
+from coeval.schema import scale_in
 from coeval.storage.run import entries_of, stored_config
 from p2l.common.cli import counted
 from p2l.common.files import bounded_lines, parse_json
@@ -102,21 +103,17 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
                 return
         with path.open("rb") as lines:
             for number, (line, _) in enumerate(bounded_lines(lines), 1):
-                if not line or line.strip():
-                    yield number, _object(line.removeprefix(codecs.BOM_UTF8))
+                if line and not line.strip():
+                    continue
+                value = None  # the line is no JSON, or too long to be read
+                with contextlib.suppress(ValueError):
+                    value = parse_json(line.removeprefix(codecs.BOM_UTF8))
+                yield number, value if isinstance(value, dict) else None
     except UnicodeDecodeError as error:
         raise RunInputError(f"--annotations {path}: is not text in UTF-8; save it in that encoding") from error
     except (OSError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise RunInputError(f"--annotations {path}: cannot be read: {why}") from error
-
-
-def _object(line: bytes) -> Mapping[str, Any] | None:
-    try:
-        value = parse_json(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 class _Reader:
@@ -128,7 +125,8 @@ class _Reader:
         self._loaded = loaded
         self._responses = codes_of(loaded.responses)
         self._factors = codes_of(loaded.factors)
-        self._scales = _scales(loaded)
+        scales = {str(task.get("name")): scale_in(task) for task in entries_of(stored_config(loaded.run), "tasks")}
+        self._scales = {name: scale for name, scale in scales.items() if not scale.is_default}
         scored = np.unique(np.stack([loaded.units.task, loaded.units.factor]), axis=1)
         self._scored = set(zip(*scored.tolist(), strict=True))
 
@@ -166,22 +164,14 @@ class _Reader:
             except MalformedAnswerError:
                 return None
         level = LEVELS.get(str(text).strip().lower())
-        return _number(text) if level is None else level
-
-
-def _number(score: Any) -> float | None:
-    try:
-        value = float("nan" if isinstance(score, bool) else score)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return value if 0.0 <= value <= 1.0 else None
-
-
-def _scales(loaded: LoadedRun) -> dict[str, Scale]:
-    """Return task -> scale, of the tasks that have one of their own."""
-    tasks = entries_of(stored_config(loaded.run), "tasks")
-    scales = {str(task.get("name")): scale_in(task) for task in tasks}
-    return {name: scale for name, scale in scales.items() if not scale.is_default}
+        if level is not None:
+            return level
+        try:
+            # JSON's true is not a score, though Python takes it for 1.
+            value = float("nan" if isinstance(text, bool) else text)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        return value if 0.0 <= value <= 1.0 else None
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:

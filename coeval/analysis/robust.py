@@ -28,15 +28,7 @@ from coeval.analysis.statistics import Codes, Floats, Summaries
 from coeval.analysis.students import StudentCell, cells_of, ranked, weighted_means
 from coeval.analysis.tables import ItemCount, Rank, Shown, StudentName, TeacherName, barred, estimated
 from coeval.analysis.teachers import TeacherRow, teacher_rows
-from coeval.analysis.units import (
-    DEFAULTS,
-    LoadedRun,
-    Pairs,
-    Report,
-    RobustSettings,
-    Units,
-    positions,
-)
+from coeval.analysis.units import DEFAULTS, LoadedRun, Pairs, Report, RobustSettings, Units, positions
 from coeval.storage.records import is_failed, now, read_json
 from p2l.common.files import atomic_path
 
@@ -87,7 +79,7 @@ class RobustSummary(Report):
     diagnostics: tuple[str, ...]  # each step in words, and what to change where nothing is left
 
 
-_FLAGGED = 0.1
+_MAX_CHANGE_OF_SCORE = 0.1  # from all items to the robust ones; students that move farther are flagged
 _BY_KAPPA = "--agreement-metric kappa does not reward that"
 _REWARDS = {
     "spa": f"SPA rewards saying the same of all; {_BY_KAPPA}",
@@ -260,7 +252,7 @@ def _students(loaded: LoadedRun, chosen: _RobustSet, pairs: Pairs) -> tuple[_Rob
                 full_rank=full_ranks.index(code) + 1,
                 full=float(full.mean[code]),
                 delta=delta,
-                flagged=abs(delta) > _FLAGGED,
+                flagged=abs(delta) > _MAX_CHANGE_OF_SCORE,
                 pairs=int(means.n[code]),
             )
         )

@@ -103,36 +103,36 @@ def mid_ranks(values: Floats) -> Floats:
     return (ends - (counts - 1) / 2.0)[codes]
 
 
-def pearson(one: Floats, other: Floats) -> float | None:
+def pearson(x: Floats, y: Floats) -> float | None:
     """Return the correlation; None where either never varies."""
-    if len(one) < 2:
+    if len(x) < 2:
         return None
-    a, b = one - one.mean(), other - other.mean()
+    a, b = x - x.mean(), y - y.mean()
     scale = math.sqrt(float((a**2).sum()) * float((b**2).sum()))
     return float(np.clip((a * b).sum() / scale, -1.0, 1.0)) if scale > 1e-12 else None
 
 
-def spearman(one: Floats, other: Floats) -> float | None:
+def spearman(x: Floats, y: Floats) -> float | None:
     """Return the rank correlation; None where either never varies."""
-    return pearson(mid_ranks(one), mid_ranks(other)) if len(one) else None
+    return pearson(mid_ranks(x), mid_ranks(y)) if len(x) else None
 
 
-def kendall(one: Floats, other: Floats) -> float | None:
+def kendall(x: Floats, y: Floats) -> float | None:
     """Return tau-b; None where either never varies."""
-    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
-    a, a_codes = np.unique(one, return_inverse=True)
-    b, b_codes = np.unique(other, return_inverse=True)
+    a, a_codes = np.unique(x, return_inverse=True)
+    b, b_codes = np.unique(y, return_inverse=True)
     if len(a) * len(b) > _MAX_TABLE_CELLS:  # of few values a table takes a fraction of the time
         from scipy.stats import kendalltau
 
-        return float(kendalltau(one, other).statistic)
+        return float(kendalltau(x, y).statistic)
     table = np.bincount(a_codes * len(b) + b_codes, minlength=len(a) * len(b)).reshape(len(a), -1).astype(np.float64)
     after = np.cumsum(np.cumsum(table[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
     before = np.cumsum(np.cumsum(table[::-1], axis=0), axis=1)[::-1]
     concordant = (table[:-1, :-1] * after[1:, 1:]).sum()
     discordant = (table[:-1, 1:] * before[1:, :-1]).sum()
-    pairs = len(one) * (len(one) - 1) / 2
+    pairs = len(x) * (len(x) - 1) / 2
     ties = [pairs - (counts * (counts - 1) / 2).sum() for counts in (table.sum(axis=1), table.sum(axis=0))]
     return float((concordant - discordant) / math.sqrt(ties[0] * ties[1]))
 

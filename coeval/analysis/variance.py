@@ -129,16 +129,14 @@ def variance_components(values: Floats, sources: Mapping[str, Codes]) -> dict[st
     for row, name in enumerate(names):
         counts = np.bincount(levels[name])
         right[row] = float((np.bincount(levels[name], values) ** 2 / counts).sum())
-        matrix[row] = [_shared(levels[name], counts, levels[other]) for other in names] + [len(counts)]
+        for place, column in enumerate(levels.values()):
+            # The sum over levels l of the one and m of the other of n_lm^2 / n_l.
+            width = int(column.max()) + 1
+            cells, joint = np.unique(levels[name] * width + column, return_counts=True)
+            matrix[row, place] = float((joint.astype(np.float64) ** 2 / counts[cells // width]).sum())
+        matrix[row, -1] = len(counts)
     matrix[-1] = n
     right[-1] = float((values**2).sum())
     solved = np.linalg.lstsq(matrix - base, right, rcond=None)[0]
     # An estimate without bias may come out below 0, where a source hardly varies.
     return dict(zip([*names, "residual"], np.maximum(solved, 0.0).tolist(), strict=True))
-
-
-def _shared(codes: Codes, counts: Codes, other: Codes) -> float:
-    """Return the sum over levels l of one and m of the other of n_lm^2 / n_l."""
-    width = int(other.max()) + 1
-    cells, joint = np.unique(codes * width + other, return_counts=True)
-    return float((joint.astype(np.float64) ** 2 / counts[cells // width]).sum())

@@ -16,15 +16,7 @@ import numpy.typing as npt
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.records import Skipped
 from coeval.analysis.statistics import Codes, Floats
-from coeval.analysis.units import (
-    ArrayTable,
-    LoadedRun,
-    codes_of,
-    column,
-    factor_weights,
-    load_run,
-    places_within,
-)
+from coeval.analysis.units import ArrayTable, LoadedRun, codes_of, column, factor_weights, load_run, places_within
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
 from coeval.phases.pairwise import sides

@@ -67,10 +67,8 @@ Work: TypeAlias = Callable[[Model], Awaitable[Outcome]]
 async def each_model(
     stage: Stage, phase: Phase, models: Sequence[Model], work: Work, *, by_item: bool = False
 ) -> Outcome:
-    """Let models work at once; local models one by one, as they share a device.
-
-    Each works in one process at a time; `by_item`: processes that joined the run share its records instead.
-    """
+    """Let models work at once, each in one process at a time; `by_item`: processes that joined share its records."""
+    # Local models share a device, so they work one by one.
     local = [model for model in models if model.interface == "huggingface"]
     queues = [*([model] for model in models if model not in local), local]
     outcome = Outcome()

@@ -220,7 +220,7 @@ class Schedule:
         return [meeting for meeting in self._order if meeting not in self._earlier][: self.left]
 
     def rounds(self) -> _Rounds:
-        """Return the meetings still to come, round after round."""
+        """Return the meetings still to come, round after round, the most informative first."""
         return _Rounds(self._order, self._earlier, self._limit, self._judge)
 
 

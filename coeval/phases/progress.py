@@ -1,11 +1,4 @@
-"""A run at work, the outcome of its phases, and how far it is.
-
-There is a bar of the phase at work, with the whole run, its dollars and the time that is left.
-
-The whole is what the plan says is left at the start, in tokens of answers, which is what models take their time for; a
-phase whose records turn out to be more or fewer than planned still counts for what was planned. Where stderr is no
-terminal there is a line in the log each minute in place of a bar.
-"""
+"""A run at work, the outcome of its phases, and its progress."""
 
 from __future__ import annotations
 
@@ -42,6 +35,8 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`planned` has the phases in order with what is left of each; `spent` returns the dollars so far."""
+        # In tokens of answers, for which models take their time. A phase with more or fewer records than planned still
+        # counts for what was planned.
         self._planned = dict(planned or {})
         self._is_shown = planned is not None
         self._spent, self._clock, self._start = spent, clock, clock()

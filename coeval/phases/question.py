@@ -1,8 +1,4 @@
-"""A question: one record to be made, the calls that make it, and how their answers become the record.
-
-Live answers and answers of a batch job, in this process or a later one, go through the same `apply`. `context` is JSON
-and holds all that the record needs besides the answers, so that a batch job can outlive the process that submitted it.
-"""
+"""A question: one record to be made, the calls that make it, and how their answers become the record."""
 
 from __future__ import annotations
 
@@ -37,6 +33,7 @@ class Question:
     role: Role
     model: str
     task: str
+    # JSON, so that a batch job can outlive the process that submitted it.
     context: Mapping[str, Any]
     """The parts of the record besides the answers; `id` is the record's."""
     prompts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -152,6 +149,7 @@ def read_answer(
 
 def apply(store: Store, question: Question, answers: Mapping[str, ReplyOrError]) -> Settled:
     """Make the record of a question from its answers and store it; log what failed."""
+    # Live answers and those of batch jobs, in this process or a later one, all pass here.
     kind = kind_of(question.kind)
     read = {part: read_answer(question, part, answer, store) for part, answer in answers.items()}
     parsed = {part: answer for part, (answer, why) in read.items() if why is None}

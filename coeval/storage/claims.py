@@ -1,9 +1,9 @@
 """Claims of several processes on the records to be made, on one machine or on several that share the run's folder.
 
-Every process that joined a run has a name, a lock that it holds while it lives, and files of its own that say what it
-is at: a line `+ID` where it takes a record, `=ID` once that is settled, stored or failed, `-ID` where it gives it back.
-What is taken or settled is nobody else's. A process that was killed has lost its lock: what it had not settled is free
-for whoever reads the records after that, since it may have stored some of it.
+Every process that joined a run has a name, a lock that it holds while it lives, and for each kind of work a file of its
+own with a line for each claim: `+ID` where it takes a record, `=ID` once that is settled, stored or failed, `-ID` where
+it gives it back. A record that is taken or settled is nobody else's. A process that was killed has lost its lock:
+records that it had not settled are free for others, who read first which of them it had stored.
 """
 
 from __future__ import annotations
