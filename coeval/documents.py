@@ -19,8 +19,8 @@ from coeval.parsing import MalformedAnswerError
 
 LONGEST = 64 << 20
 """Bytes of all documents of a task."""
-_PASSAGE_LETTERS = 2000  # of a passage
-_MIN_QUOTE_LETTERS = 20  # letters: less stands in any text
+_PASSAGE_LETTERS = 2000
+_MIN_QUOTE_LETTERS = 20  # less stands in any text
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")  # the latter end sentences without a space
 _MARKS = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
@@ -38,8 +38,8 @@ class Passage:
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """Return the files that paths and patterns such as `docs/*.md` name, each once, in order."""
-    found = (Path(name) for pattern in patterns for name in sorted(glob.glob(pattern, recursive=True)))  # noqa: PTH207
-    return list(dict.fromkeys(path for path in found if path.is_file()))
+    paths = (Path(name) for pattern in patterns for name in sorted(glob.glob(pattern, recursive=True)))  # noqa: PTH207
+    return list(dict.fromkeys(path for path in paths if path.is_file()))
 
 
 def read_passages(patterns: Sequence[str]) -> list[Passage]:

@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 _SIMILAR = 0.8
 """Least similarity of near duplicates."""
-_PIECE_LETTERS = 5  # of a piece
+_PIECE_LETTERS = 5
 _MAX_PIECES_PER_TEXT = 20_000  # of one text: of longer ones the beginning counts
 _BANDS, _ROWS = 10, 3
-_MAX_PROMPTS_COMPARED = 32  # prompts of one band that a text is compared with
+_MAX_PROMPTS_COMPARED = 32  # of one band
 # Words, and the signs that make another question of the same words: `2 + 3` and `2 * 3`, C and C#; stars of lists and
 # of bold words, and the # of headings, do not.
 _WORD = re.compile(r"\w+|[+<>=|~^$/%&@]+|(?<=\w)#|(?<=[\w)] )\*(?= )|(?<=[\w)])\*(?=[\w(])")
@@ -97,9 +97,9 @@ def _sketch(text: str) -> tuple[_Pieces, list[bytes]]:
     return pieces, [bytes([band]) + row.tobytes() for band, row in enumerate(signature)]
 
 
-def _similarity(one: _Pieces, other: _Pieces) -> float:
-    small, large = sorted((len(one), len(other)))
-    if small < _SIMILAR * large:
+def _similarity(pieces: _Pieces, others: _Pieces) -> float:
+    small, large = sorted((len(pieces), len(others)))
+    if small < _SIMILAR * large:  # even a text that holds all of the other is not similar enough
         return 0.0
-    shared = len(np.intersect1d(one, other, assume_unique=True))
+    shared = len(np.intersect1d(pieces, others, assume_unique=True))
     return shared / (small + large - shared)

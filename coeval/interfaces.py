@@ -17,7 +17,7 @@ from coeval.schema import Model, Role
 from route.providers.registry import OWN_MACHINE, PROVIDERS, ProviderSpec
 
 PRICES = Path(__file__).parent / "prices.yaml"
-_SHORT_NAME_LETTERS = 3  # letters; names as short as `o1` and `8b` are parts of too many words
+_SHORT_NAME_LETTERS = 3
 
 
 class Price(NamedTuple):
@@ -68,8 +68,23 @@ def _is_free(interface: str) -> bool:
 
 
 def _listed(interface: str, model_id: str) -> Mapping[str, float] | None:
-    own = table()["providers"].get(interface, {}).get("models", {})
-    return _longest(own, model_id) or _longest(_everywhere(), model_id)
+    """Return the price under the longest name that a model id contains, in the interface's section, else in any."""
+    lowered = model_id.lower()
+    for prices in (table()["providers"].get(interface, {}).get("models", {}), _everywhere()):
+        # Names as short as `o1` and `8b` are parts of too many words: they count as words alone.
+        names = [
+            name
+            for name in prices
+            if name in lowered
+            and (
+                len(name) > _SHORT_NAME_LETTERS
+                or re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", lowered) is not None
+            )
+        ]
+        if names:
+            price: Mapping[str, float] = prices[max(names, key=len)]
+            return price
+    return None
 
 
 @lru_cache(maxsize=1)
@@ -82,26 +97,15 @@ def _everywhere() -> dict[str, Mapping[str, float]]:
     return merged
 
 
-def _longest(models: Mapping[str, Mapping[str, float]], model_id: str) -> Mapping[str, float] | None:
-    names = [name for name in models if _contains(model_id.lower(), name)]
-    return models[max(names, key=len)] if names else None
-
-
-def _contains(model_id: str, name: str) -> bool:
-    if len(name) > _SHORT_NAME_LETTERS:
-        return name in model_id
-    return re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model_id) is not None
-
-
 VIRTUAL = ("benchmark", "answers", "metric", "label")
 """Teachers and students that were ingested, and judges that compute: no model is called."""
 LOCAL = ("huggingface", "mock")
 """Answered by this process."""
 _HUGGINGFACE = ProviderSpec(
-    "huggingface",
-    "",
-    "https://huggingface.co",
-    PROVIDERS["huggingface"].key_variables,
+    name="huggingface",
+    protocol="",
+    base_url="https://huggingface.co",
+    key_variables=PROVIDERS["huggingface"].key_variables,
     needs_key=False,
     interface="huggingface",
     key_fields=("api_key", "token"),

@@ -15,7 +15,7 @@ from p2l.common.files import parse_json
 LEVELS = ("High", "Medium", "Low")
 _PROMPT_KEYS = ("prompt", "input", "question", "task", "context", "user_input", "text", "scenario")
 _RESPONSE_KEYS = ("response", "output", "answer", "completion", "result", "reference", "label")
-_LANGUAGE = re.compile(r"[a-zA-Z]*\s*")
+_LANGUAGE = re.compile(r"\A[a-zA-Z]*\s*")
 _THOUGHT = re.compile(r"<think(?:ing)?>")
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>")
 _LETTERS_SHOWN = 60
@@ -51,15 +51,12 @@ def _without_thoughts(text: str) -> str:
     return "".join([*answer, text[end:]])
 
 
-def _fenced(text: str) -> list[str]:
-    """Return what stands in fences, without the name of its language."""
-    pieces = text.split("```")
-    return [piece[_LANGUAGE.match(piece).end() :].strip() for piece in pieces[1:-1:2]]  # type: ignore[union-attr]
-
-
 def _candidates(text: str) -> Iterator[str]:
     """Yield the pieces of a text that may be JSON, the likeliest first."""
-    for piece in (text, *_fenced(text)):
+    pieces = text.split("```")
+    # What stands in fences, without the name of its language.
+    fenced = [_LANGUAGE.sub("", piece, count=1).strip() for piece in pieces[1:-1:2]]
+    for piece in (text, *fenced):
         yield piece
         starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
         for start in sorted(starts):
@@ -105,8 +102,8 @@ def read_rubric(text: str) -> dict[str, str]:
 
 def read_item(text: str) -> tuple[str, str]:
     """Return the prompt of an item and its reference answer; MalformedAnswerError if one is missing or empty."""
-    value = read_object(text)
-    return _named(value, _PROMPT_KEYS, "prompt"), _named(value, _RESPONSE_KEYS, "response")
+    prompt, response, _ = read_quoting_item(text)
+    return prompt, response
 
 
 def read_quoting_item(text: str) -> tuple[str, str, Any]:

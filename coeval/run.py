@@ -98,8 +98,16 @@ def _launch(options: Options, config: Config, joining: contextlib.ExitStack) -> 
     log = Log(None, config.experiment.log_level)
     for note in config.notes:
         log.info(note)
-    planned = tokens_by_phase(left.work)
-    start = _Start(config, options, Run(config.experiment.folder), stored, modes, log, planned, joining)
+    start = _Start(
+        config=config,
+        options=options,
+        run=Run(config.experiment.folder),
+        stored=stored,
+        modes=modes,
+        log=log,
+        planned=tokens_by_phase(left.work),
+        joining=joining,
+    )
     was_there = start.run.meta.exists()
     files = asyncio.run(_look_ahead(start))
     if files is None:
@@ -142,7 +150,14 @@ async def _look_ahead(start: _Start) -> dict[Path, Any] | None:
             if run.meta.exists():
                 write_json(run.estimate, files[run.estimate])
             return None
-        _check_budget(start.config, files[run.estimate], 0.0 if start.stored is None else Meta(run).spent_usd)
+        budget, spent = start.config.experiment.budget_usd, 0.0 if start.stored is None else Meta(run).spent_usd
+        cost = spent + files[run.estimate]["total_cost_usd"]
+        if budget is not None and cost > budget:
+            already = f", ${spent:.4f} of it spent already" if spent else ""
+            raise RunError(
+                f"the run is expected to cost ${cost:.4f}{already}, above experiment.budget_usd of ${budget:.4f}; "
+                "raise it, or make the run smaller; nothing was asked"
+            )
     probe = await _probe(start)
     return files if probe is None else {**files, run.probe: probe}
 
@@ -158,16 +173,6 @@ async def _estimate(start: _Start) -> dict[str, Any]:
     figures = f"{costs['total_calls']} calls, ${costs['total_cost_usd']:.4f}, {costs['total_time_min']:.1f} min"
     start.log.info(f"estimate: {figures}")
     return costs
-
-
-def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> None:
-    budget, cost = config.experiment.budget_usd, spent + estimate["total_cost_usd"]
-    if budget is not None and cost > budget:
-        already = f", ${spent:.4f} of it spent already" if spent else ""
-        raise RunError(
-            f"the run is expected to cost ${cost:.4f}{already}, above experiment.budget_usd of ${budget:.4f}; "
-            "raise it, or make the run smaller; nothing was asked"
-        )
 
 
 async def _probe(start: _Start) -> dict[str, Any] | None:
@@ -227,7 +232,18 @@ async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode], claims
     async with make_caller(config, options.keys, run, meta, warn=log.warning) as caller:
         progress = Progress(start.planned, lambda: meta.spent_usd)
         with Store(run, is_shared=claims is not None) as store:
-            stage = Stage(config, run, store, caller, log, modes, options.only, batching, progress, claims)
+            stage = Stage(
+                config=config,
+                run=run,
+                store=store,
+                asking=caller,
+                log=log,
+                modes=modes,
+                only=options.only,
+                batching=batching,
+                progress=progress,
+                claims=claims,
+            )
             return await _run_phases(stage, meta)
 
 
@@ -277,17 +293,13 @@ async def _run_phases(stage: Stage, meta: Meta) -> int:
     status = "failed" if failed else "completed" if complete else "partial"
     if stage.only is None:
         meta.update(status=status)
-        _log_end(stage, status, meta.spent_usd)
+        hint = "" if status == "completed" else "; `coeval run ... --continue` asks for what is missing"
+        if hint and any(keeps(stage.config, phase) for phase in PHASES):
+            hint += ", but not where Keep is written"
+        log.info(f"run {status}: {stage.run.folder}, ${meta.spent_usd:.4f} spent{hint}")
     else:
         _log_part(stage, meta.spent_usd, is_failed=failed)
     return int(failed)
-
-
-def _log_end(stage: Stage, status: str, spent: float) -> None:
-    hint = "" if status == "completed" else "; `coeval run ... --continue` asks for what is missing"
-    if hint and any(keeps(stage.config, phase) for phase in PHASES):
-        hint += ", but not where Keep is written"
-    stage.log.info(f"run {status}: {stage.run.folder}, ${spent:.4f} spent{hint}")
 
 
 def _log_part(stage: Stage, spent: float, *, is_failed: bool) -> None:
@@ -345,14 +357,14 @@ async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
         stage.progress.close()
         stage.store.flush()
         meta.flush()
-    _log_phase(stage, phase, outcome, stage.cached - cached, time.monotonic() - started)
-    return outcome
-
-
-def _log_phase(stage: Stage, phase: Phase, outcome: Outcome, cached: int, seconds: float) -> None:
-    numbers: dict[str, Any] = {"made": outcome.stored, "answers from the cache": cached, "failed": outcome.failed}
-    numbers["missing"] = max(outcome.expected - outcome.stored - outcome.failed, 0)
+    numbers = {
+        "made": outcome.stored,
+        "answers from the cache": stage.cached - cached,
+        "failed": outcome.failed,
+        "missing": max(outcome.expected - outcome.stored - outcome.failed, 0),
+    }
     counts = ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "nothing was missing"
-    stage.log.info(f"{phase}: {counts}, {seconds:.1f} s")
+    stage.log.info(f"{phase}: {counts}, {time.monotonic() - started:.1f} s")
     if outcome.is_failure and phase in _FAIL_THE_RUN:
         stage.log.error(f"{phase}: failed in part; see {stage.run.errors}")
+    return outcome

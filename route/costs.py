@@ -103,14 +103,21 @@ def recompute(
     if not before.keys() & prices.keys():
         hint = nearest(next(iter(prices), ""), before)
         raise ConfigError(f"--prices: no price is one of a model of the configuration{hint}; use the same names")
-    return [_cost_of(model, cost, prices.get(model), answers.get(model)) for model, cost in before.items()]
-
-
-def _cost_of(model: str, before: float, price: float | None, answers: Answers | None) -> _ModelCost:
-    count = 0 if answers is None else answers.count
-    mean = answers.output_tokens / count if answers is not None and count >= _MIN_ANSWERS else None
-    after = None if price is None or mean is None else price * mean / _MILLION
-    return _ModelCost(model, count, mean, price, before, after)
+    costs = []
+    for model, cost in before.items():
+        price, usage = prices.get(model), answers.get(model, Answers(0, 0))
+        mean = usage.output_tokens / usage.count if usage.count >= _MIN_ANSWERS else None
+        costs.append(
+            _ModelCost(
+                model=model,
+                answers=usage.count,
+                mean_tokens=mean,
+                price=price,
+                before=cost,
+                after=None if price is None or mean is None else price * mean / _MILLION,
+            )
+        )
+    return costs
 
 
 def read_prices(path: str | Path) -> dict[str, float]:

@@ -56,18 +56,18 @@ def build_parser() -> ArgumentParser:
     subs = flags.add_subparsers(dest="sub", required=True, metavar="SUB")
     for name, about in {**{name: entry.help for name, entry in REPORTS.items()}, **_WHOLE}.items():
         line = f"coeval analyze {name} --run benchmark/runs/to-p2l --out reports"
-        one = add_command(subs, name, about, examples=(line, f"{line} --partial-ok"))
-        add_run(one)
-        add_out(one, _out_help(name))
-        one.add_argument("--partial-ok", action="store_true", help=_PARTIAL_HELP)
-        add_log_level(one)
+        command = add_command(subs, name, about, examples=(line, f"{line} --partial-ok"))
+        add_run(command)
+        add_out(command, _out_help(name))
+        command.add_argument("--partial-ok", action="store_true", help=_PARTIAL_HELP)
+        add_log_level(command)
         if name in (*_ROBUST, "judge-report", "teacher-report"):
-            _add_choices(one, name)
+            _add_choices(command, name)
         if name in _ROBUST:
-            one.arrange({"which judges and items count": _CHOICES})
+            command.arrange({"which judges and items count": _CHOICES})
         if name == "export-benchmark":
             help_ = "of the file; without it as --out ends, else jsonl"
-            one.add_argument("--benchmark-format", choices=_BENCHMARK_FORMATS, help=help_)
+            command.add_argument("--benchmark-format", choices=_BENCHMARK_FORMATS, help=help_)
     for name, (_, about) in FORWARDED.items():
         subs.add_parser(name, help=about, add_help=False)
     return flags

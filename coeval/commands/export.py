@@ -17,7 +17,7 @@ from p2l.common.program import Parser
 from p2l.common.spreadsheets import to_cell
 
 if TYPE_CHECKING:
-    from coeval.pairs.preferences import PreferenceFilter, PreferenceSet
+    from coeval.pairs.preferences import PreferenceSet
 
 _UNIT_FORMATS = ("csv", "parquet")
 _OTHER_FORMATS = ("txt", "json", "jsonl", "csv", "tsv", "parquet", "xlsx", "gz")
@@ -42,7 +42,7 @@ def preferences_parser() -> ArgumentParser:
 
 
 def _add_selection(flags: Parser) -> None:
-    """Add the flags of `_filter_of`."""
+    """Add the flags that `_gather` reads."""
     flags.add_argument(
         "--source",
         choices=("auto", "native", "derived"),
@@ -78,26 +78,26 @@ def _add_selection(flags: Parser) -> None:
     )
 
 
-def _filter_of(arguments: Namespace) -> PreferenceFilter:
-    """Return the filter of preferences that the flags of `_add_selection` describe."""
-    from coeval.pairs.preferences import PreferenceFilter, Rule
-
-    rule = Rule(
-        arguments.margin,
-        arguments.bad,
-        dict(arguments.factor_weight),
-        arguments.scores_of,
-        arguments.seed,
-    )
-    return PreferenceFilter(arguments.source, arguments.rows, arguments.judges, arguments.keep_self_judged, rule)
-
-
 def _gather(arguments: Namespace) -> PreferenceSet:
     """Gather the preferences; print to stderr which records were unusable, and how many are self-judged."""
-    from coeval.pairs.preferences import gather
+    from coeval.pairs.preferences import PreferenceFilter, Rule, gather
     from coeval.storage.run import Run
 
-    preferences = gather(Run(arguments.run), _filter_of(arguments))
+    rule = Rule(
+        margin=arguments.margin,
+        bad=arguments.bad,
+        weights=dict(arguments.factor_weight),
+        kind=arguments.scores_of,
+        seed=arguments.seed,
+    )
+    selection = PreferenceFilter(
+        source=arguments.source,
+        rows=arguments.rows,
+        judges=arguments.judges,
+        keep_self_judged=arguments.keep_self_judged,
+        rule=rule,
+    )
+    preferences = gather(Run(arguments.run), selection)
     for row in preferences.skipped:
         print(f"skipped: {row.count} {row.code}, such as {row.example}", file=sys.stderr)
     if preferences.self_judged:

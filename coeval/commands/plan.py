@@ -122,23 +122,18 @@ def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | N
 
     from coeval.planning.probing import probe_models
     from coeval.schema import PHASES
+    from coeval.storage.run import Run, stored_meta
 
     if mode == "disable":
         return {}
-    left = phases or (_phases_left(config) if mode == "resume" else PHASES)
+    left = phases or PHASES
+    # A run that is not there yet has all phases left.
+    if not phases and mode == "resume" and stored_meta(Run(config.experiment.folder)) is not None:
+        from coeval.phases.start import start_of
+        from coeval.planning.plan import phases_left
+
+        left = phases_left(config, *start_of(config, continue_in_place=True))
     return asyncio.run(probe_models(config, keys, left))
-
-
-def _phases_left(config: Config) -> Sequence[Phase]:
-    """Return the phases that a continued run has something to do in; all, where there is no run."""
-    from coeval.phases.start import start_of
-    from coeval.planning.plan import phases_left
-    from coeval.schema import PHASES
-    from coeval.storage.run import Run, stored_meta
-
-    if stored_meta(Run(config.experiment.folder)) is None:
-        return PHASES
-    return phases_left(config, *start_of(config, continue_in_place=True))
 
 
 def describe_parser() -> ArgumentParser:

@@ -121,7 +121,14 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     _check(args)
     if args.follow is not None:
         return _follow(args)
-    drift = _of_votes(args) if args.votes is not None else _of_models(args)
+    if args.votes is not None:
+        drift = _of_votes(args)
+    else:
+        from p2l.insight.drift import drift_of_models
+
+        prompts, by = _with_clusters(args, args.prompts)
+        changes = drift_of_models(args.a, args.b, prompts, by=by, least=args.min_prompts, quiet=args.quiet)
+        drift = _judged(args, args.a, args.b, changes)
     from p2l.insight.drift_report import drift_figures, drift_text
 
     print(drift_text(drift, every=args.all, top=rows_to_print(args.rows)))
@@ -196,14 +203,6 @@ def _check_follow(args: argparse.Namespace) -> None:
         )
     if args.alarm not in (None, _EXIT) and not args.alarm.startswith(("http://", "https://")):
         raise ConfigError("--alarm takes an http or https URL, or nothing")
-
-
-def _of_models(args: argparse.Namespace) -> Drift:
-    from p2l.insight.drift import drift_of_models
-
-    prompts, by = _with_clusters(args, args.prompts)
-    changes = drift_of_models(args.a, args.b, prompts, by=by, least=args.min_prompts, quiet=args.quiet)
-    return _judged(args, args.a, args.b, changes)
 
 
 def _of_votes(args: argparse.Namespace) -> Drift:

@@ -207,23 +207,18 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
 
         boards = boards_of_model(args)
     elif args.people is not None:
-        boards = _powered(args)
+        from p2l.leaderboard.board import Named
+        from p2l.people.prediction_powered import powered_board
+
+        board = powered_board(args.votes, args.people, likelihood=args.likelihood, level=args.level).board
+        # Each vote counts for both of its models.
+        boards = [Named("", "all", 0 if board.votes is None else int(board.votes.sum()) // 2, board)]
     elif args.over is None or args.by:
         from p2l.leaderboard.sources import boards_of_votes
 
         boards = boards_of_votes(argparse.Namespace(**vars(args) | {"over": None}))
     unit = "prompts" if args.model is not None else "votes"
     return Leaderboards(_title(args), unit, boards, history, args.min_votes)
-
-
-def _powered(args: argparse.Namespace) -> list[Named]:
-    """Fit people's votes with verdicts of judges."""
-    from p2l.leaderboard.board import Named
-    from p2l.people.prediction_powered import powered_board
-
-    fitted = powered_board(args.votes, args.people, likelihood=args.likelihood, level=args.level)
-    votes = fitted.board.votes
-    return [Named("", "all", 0 if votes is None else int(votes.sum()) // 2, fitted.board)]
 
 
 def _title(args: argparse.Namespace) -> str:
@@ -331,7 +326,12 @@ def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     if args.html is not None:
         _write_page(leaderboards, args)
     if args.plot is not None:
-        _plot(leaderboards, args)
+        from p2l.common.report.images import save_picture
+        from p2l.leaderboard.report import leaderboard_figures
+
+        figures, left_out = leaderboard_figures(leaderboards, args.rows or None)
+        save_picture(args.plot, *figures)
+        print(f"drew {args.plot}{f' ({left_out})' if left_out else ''}", file=sys.stderr)
 
 
 def _write_page(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
@@ -345,15 +345,6 @@ def _write_page(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
         data = Path(data).name
     save_report(leaderboard_report(leaderboards, subject, data), args.html)
     print(f"wrote {args.html}", file=sys.stderr)
-
-
-def _plot(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
-    from p2l.common.report.images import save_picture
-    from p2l.leaderboard.report import leaderboard_figures
-
-    figures, what = leaderboard_figures(leaderboards, args.rows or None)
-    save_picture(args.plot, *figures)
-    print(f"drew {args.plot}{f' ({what})' if what else ''}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,13 @@ def init_main(argv: Sequence[str] | None = None) -> int | None:
     options = _options(args)
     if args.max_prompts < 1:
         raise ConfigError(f"--max-prompts must be at least 1, not {args.max_prompts}")
-    encoder = _encoder(args)
+    encoder = None
+    if args.model_type == "reader":
+        from p2l.model.sentence import find_encoder
+
+        encoder = find_encoder(args.encoder)
+    elif args.encoder is not None:
+        raise ConfigError("--encoder goes with --model-type reader; leave it out")
     prompts = sample_prompts(_batches(args.votes, quiet=args.quiet), args.max_prompts, seed=args.seed)
     with atomic_path(output, directory=True) as folder:
         if args.model_type == "tfidf":
@@ -88,31 +94,22 @@ def _batches(votes: str, *, quiet: bool) -> Iterator[Any]:
             yield read.batch
 
 
-def _encoder(args: Namespace) -> Path | None:
-    """Return the folder of the encoder that the flags name; ConfigError for a model type without one."""
-    if args.model_type != "reader":
-        if args.encoder is not None:
-            raise ConfigError("--encoder goes with --model-type reader; leave it out")
-        return None
-    from p2l.model.sentence import find_encoder
-
-    return find_encoder(args.encoder)
-
-
 def _options(args: Namespace) -> dict[str, Any]:
     """Return the flags of the chosen model type with their defaults; a flag of the other kind is an error."""
     of_type = {"tfidf": TFIDF_DEFAULTS, "reader": READER_DEFAULTS}
-    mine = of_type.get(args.model_type, TRANSFORMER_DEFAULTS)
+    defaults = of_type.get(args.model_type, TRANSFORMER_DEFAULTS)
     for name in {**TFIDF_DEFAULTS, **READER_DEFAULTS, **TRANSFORMER_DEFAULTS}:
-        if name not in mine and getattr(args, name) is not None:
+        if name not in defaults and getattr(args, name) is not None:
             raise ConfigError(
                 f"--{name.replace('_', '-')} does not go with --model-type {args.model_type}; leave it out"
             )
-    chosen = {name: default if getattr(args, name) is None else getattr(args, name) for name, default in mine.items()}
-    for name, value in chosen.items():
-        if isinstance(value, int) and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    return chosen
+    options = {}
+    for name, default in defaults.items():
+        value = getattr(args, name)
+        options[name] = default if value is None else value
+        if isinstance(options[name], int) and options[name] < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}")
+    return options
 
 
 def posterior_parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -234,32 +234,24 @@ def _from_scores(args: argparse.Namespace) -> int:
 
 def _sample(args: argparse.Namespace) -> int:
     from p2l.simulation.samples import MODELS, TOPICS, sample_scores, sample_votes
+    from p2l.votes.writing import holds, write_votes
 
     check_can_write(args.output)
     if args.scores:
         check_can_write(args.scores, args.output)
     votes = sample_votes(args.votes, args.seed)
     tables = {args.output: votes} | ({args.scores: sample_scores(args.seed)} if args.scores else {})
-    _write_samples(tables, overwrite=args.overwrite)
-    print(f"{args.output}: {counted(len(votes), 'vote')} between {len(MODELS)} models on {len(TOPICS)} topics")
-    if args.scores:
-        print(f"{args.scores}: {counted(len(tables[args.scores]), 'graded answer')}")
-    return 0
-
-
-def _write_samples(tables: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Write tables to the files that they are named by, and leave alone those that hold them already.
-
-    Raise InputError, before any is written, where a file holds something else, which may be a user's own votes.
-    """
-    from p2l.votes.writing import holds, write_votes
-
-    new = {name: table for name, table in tables.items() if overwrite or not Path(name).exists()}
+    new = {name: table for name, table in tables.items() if args.overwrite or not Path(name).exists()}
+    # Files that hold these votes already stay; one that holds something else may be a user's own votes.
     for name, table in tables.items():
         if name not in new and not holds(name, table):
             raise InputError(f"{name}: exists and holds something else; choose another name, or add --overwrite")
     for name, table in new.items():
         write_votes([table], table.schema, name)
+    print(f"{args.output}: {counted(len(votes), 'vote')} between {len(MODELS)} models on {len(TOPICS)} topics")
+    if args.scores:
+        print(f"{args.scores}: {counted(len(tables[args.scores]), 'graded answer')}")
+    return 0
 
 
 def _lake(args: argparse.Namespace) -> int:
