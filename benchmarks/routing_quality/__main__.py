@@ -103,15 +103,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> dict[str, Results]:
     """Results by set, told and written as they come."""
     from route.evaluation.measuring import within
-    from route.evaluation.report import text, write
+    from route.evaluation.report import routing_markdown, write_results
 
     found = {}
     about = "average" if setup.on_average else "told" if setup.category else ""
     for name, table in tables.items():
         found[name], _ = within(table, setup, share=0.2, folds=flags.folds, seed=flags.seed)
         title = "-".join(filter(None, [name, about]))
-        print(f"### {title}\n\n{text(found[name])}\n", file=sys.stderr, flush=True)
-        write(found[name], flags.output / title, figure=True)
+        print(f"### {title}\n\n{routing_markdown(found[name])}\n", file=sys.stderr, flush=True)
+        write_results(found[name], flags.output / title, has_figures=True)
     return found
 
 
@@ -123,11 +123,11 @@ def _priced(tables: dict[str, ScoreTable]) -> dict[str, ScoreTable]:
 def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> None:
     """Out of distribution; the two sets share no category."""
     from route.evaluation.measuring import across
-    from route.evaluation.report import text, write
+    from route.evaluation.report import routing_markdown, write_results
 
     moved, _ = across(tables["mmlu_pro"], tables["zeroeval"], setup, seed=flags.seed)
-    print(f"### trained on mmlu_pro, tested on zeroeval\n\n{text(moved)}\n")
-    write(moved, flags.output / "mmlu_pro-zeroeval", figure=True)
+    print(f"### trained on mmlu_pro, tested on zeroeval\n\n{routing_markdown(moved)}\n")
+    write_results(moved, flags.output / "mmlu_pro-zeroeval", has_figures=True)
 
 
 def _table(data: Path, chosen: ScoreSet) -> ScoreTable:

@@ -1,4 +1,4 @@
-"""Mock models as a server: OpenAI's chat completions on the loopback interface, counted by model and prompt.
+"""Mock models as a server: that of `route.providers.mock`, answering as the models do and counting what it is asked.
 
     with MockServer(latency=0.2) as server:
         ...  # interface: openai, parameters: {base_url: <server.url>, model: ant, skill: 0.8}
@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import random
 import threading
 from collections import Counter, deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -25,14 +23,25 @@ from aiohttp import web
 from coeval.mock.models import PHASE_OF, completion_for, question_of, recognise
 from p2l.common.cli import run
 from p2l.common.errors import ConfigError
-from route.providers.base import JSON
-from route.providers.mock import listening, serve, server_parser
+from route.providers.base import JSON, Fault, ProviderError
+from route.providers.mock import (
+    Mock,
+    Script,
+    Trouble,
+    application,
+    error_response,
+    listening,
+    refusal_response,
+    serve,
+    server_parser,
+)
 
 T = TypeVar("T")
-_REMEMBERED = 1000
+_CHAT_PATH = "/v1/chat/completions"
+_BODIES_KEPT = 1000
 
 
-class MockServer:
+class MockServer(Mock):
     """A server in a thread of its own, running while it is entered."""
 
     def __init__(
@@ -45,8 +54,6 @@ class MockServer:
         models: Mapping[str, Mapping[str, Any]] | None = None,
         only_these: bool = False,
         api_key: str | None = None,
-        seed: int = 0,
-        host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
         """Set up a server that listens once it is entered, by default on a free port (0).
@@ -55,26 +62,30 @@ class MockServer:
         goes with 429), a share `failure_rate` of the others with 500, wrong keys if there is an `api_key`, and models
         that are not in `models`, whose parameters lie below those in a request, if there are `only_these`.
         """
-        self.latency, self.failure_rate, self.retry_after = latency, failure_rate, retry_after
-        self.models, self.only_these, self.api_key = dict(models or {}), only_these, api_key
-        self.failures: deque[int] = deque(failures)
+        has_pause = retry_after is not None
+        troubles = [f"rate-limit:{retry_after}" if has_pause and each == 429 else f"status:{each}" for each in failures]
+        super().__init__(
+            Script(latency=latency, failures=tuple(troubles), failure_rate=failure_rate), remembered=_BODIES_KEPT
+        )
+        self.models = dict(models or {})
+        self.only_these = only_these
+        self.api_key = api_key
         self.calls: Counter[tuple[str, str]] = Counter()
         """Answers by model and prompt."""
         self.phases: Counter[tuple[str, str]] = Counter()
         """Answers by model and phase."""
-        self._items: Counter[tuple[str, str, str]] = Counter()
         self.redraws = True
         """Whether an equal question for an item brings another item, as at a temperature; False: the same."""
         self.requests = 0
         """All requests, refused ones included."""
         self.peak = 0
         """Most requests in flight."""
-        self.bodies: deque[JSON] = deque(maxlen=_REMEMBERED)
-        """The last bodies."""
-        self.headers: deque[Mapping[str, str]] = deque(maxlen=_REMEMBERED)
+        self.headers: deque[Mapping[str, str]] = deque(maxlen=_BODIES_KEPT)
         self.url = ""
-        self._busy, self._random = 0, random.Random(seed)
-        self._address = (host, port)
+        self._busy = 0
+        self._items: Counter[tuple[str, str, str]] = Counter()
+        self._counting = threading.Lock()  # long requests are answered in threads
+        self._port = port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mock server", daemon=True)
         self._stack = AsyncExitStack()
@@ -82,7 +93,7 @@ class MockServer:
     def __enter__(self) -> MockServer:
         self._thread.start()
         try:
-            listener = listening(self.application(), *self._address)
+            listener = listening(self.application(), "127.0.0.1", self._port)
             self.url = self._run(self._stack.enter_async_context(listener))
         except BaseException:
             self.__exit__()
@@ -100,80 +111,66 @@ class MockServer:
 
     def application(self) -> web.Application:
         """Build the server: OpenAI's chat completions and list of models."""
-        app = web.Application(client_max_size=2**26)
-        app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_get("/v1/models", self._list)
-        app.router.add_get("/v1/models/{model:.+}", self._show)
+
+        async def listed(_: web.Request) -> web.Response:
+            models = [{"id": name, "object": "model"} for name in self.models]
+            return web.json_response({"object": "list", "data": models})
+
+        async def shown(request: web.Request) -> web.Response:
+            model = request.match_info["model"]
+            try:
+                self._check_model(model)
+            except ProviderError as error:
+                return error_response(error)
+            return web.json_response({"id": model, "object": "model"})
+
+        app = application(self)
+        app.middlewares.append(self._admit)
+        app.router.add_get("/v1/models", listed)
+        app.router.add_get("/v1/models/{model:.+}", shown)
         return app
 
-    async def _complete(self, request: web.Request) -> web.Response:
-        self.requests += 1
-        self._busy += 1
+    def completion(self, request: JSON) -> JSON:
+        """Return the answer of the model that a request names, and count it."""
+        model = str(request.get("model"))
+        self._check_model(model)
+        prompt, system = question_of(request)
+        kind = recognise(prompt).prompt
+        parameters = dict(self.models.get(model, {}))
+        with self._counting:
+            if self.redraws and kind.startswith("sample"):
+                # A teacher writes another item each time that it gets the same question, as at a temperature.
+                parameters["attempt"] = self._items[model, system, prompt]
+                self._items[model, system, prompt] += 1
+            try:
+                answer = completion_for({**parameters, **request})
+            except ConfigError as error:
+                raise ProviderError(Fault.REQUEST, str(error)) from None
+            self.calls[model, kind] += 1
+            self.phases[model, PHASE_OF[kind]] += 1
+        return answer
+
+    def _check_model(self, model: str) -> None:
+        if self.only_these and model not in self.models:
+            raise ProviderError(Fault.UNSUPPORTED, f"The model `{model}` does not exist.", status=404)
+
+    @web.middleware
+    async def _admit(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Count the requests for answers, and refuse wrong keys."""
+        is_chat = request.path == _CHAT_PATH
+        self.requests += is_chat
+        self._busy += is_chat
         self.peak = max(self.peak, self._busy)
-        try:
-            body: JSON = json.loads(await request.read())
-            self.bodies.append(body)
+        if is_chat:
             self.headers.append(request.headers)
-            return self._unauthorized(request) or self._refused() or await self._answered(body)
-        finally:
-            self._busy -= 1
-
-    def _refused(self) -> web.Response | None:
-        if self.failures:
-            status = self.failures.popleft()
-            is_limit = status == 429 and self.retry_after is not None
-            return _refusal(
-                status, "Refused as configured.", {"Retry-After": f"{self.retry_after:g}"} if is_limit else {}
-            )
-        is_unlucky = self.failure_rate and self._random.random() < self.failure_rate
-        return _refusal(500, "The server had an error.") if is_unlucky else None
-
-    async def _answered(self, body: JSON) -> web.Response:
-        if self.latency:
-            await asyncio.sleep(self.latency)
-        model = str(body.get("model"))
-        if refusal := self._unknown(model):
-            return refusal
         try:
-            answer = completion_for({**self.models.get(model, {}), **self._new_draw(body), **body})
-        except ConfigError as error:
-            return _refusal(400, str(error))
-        prompt = recognise(question_of(body)[0]).prompt
-        self.calls[model, prompt] += 1
-        self.phases[model, PHASE_OF[prompt]] += 1
-        return web.Response(body=json.dumps(answer).encode(), content_type="application/json")
-
-    def _new_draw(self, body: JSON) -> JSON:
-        """Number equal questions for an item: a teacher writes another each time, as one with a temperature does."""
-        prompt, system = question_of(body)
-        if not self.redraws or not recognise(prompt).prompt.startswith("sample"):
-            return {}
-        self._items[str(body.get("model")), system, prompt] += 1
-        return {"attempt": self._items[str(body.get("model")), system, prompt] - 1}
-
-    async def _list(self, request: web.Request) -> web.Response:
-        models = [{"id": name, "object": "model"} for name in self.models]
-        return self._unauthorized(request) or web.json_response({"object": "list", "data": models})
-
-    async def _show(self, request: web.Request) -> web.Response:
-        model = request.match_info["model"]
-        refusal = self._unknown(model) or self._unauthorized(request)
-        return refusal or web.json_response({"id": model, "object": "model"})
-
-    def _unknown(self, model: str) -> web.Response | None:
-        is_known = model in self.models or not self.only_these
-        return None if is_known else _refusal(404, f"The model `{model}` does not exist.", code="model_not_found")
-
-    def _unauthorized(self, request: web.Request) -> web.Response | None:
-        is_known = self.api_key is None or request.headers.get("Authorization") == f"Bearer {self.api_key}"
-        return None if is_known else _refusal(401, "Incorrect API key provided.", code="invalid_api_key")
-
-
-def _refusal(
-    status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None
-) -> web.Response:
-    error = {"message": message, "type": "invalid_request_error" if status < 500 else "server_error", "code": code}
-    return web.json_response({"error": error}, status=status, headers=headers)
+            if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+                return refusal_response(Trouble("credentials"))
+            return await handler(request)
+        finally:
+            self._busy -= is_chat
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -183,9 +180,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted. Raise InputError if the address cannot be listened on."""
-    flags = vars(build_parser().parse_args(argv))
-    host, port = flags.pop("host"), flags.pop("port")
-    asyncio.run(serve(MockServer(**flags).application(), "mock models", host, port))
+    flags = build_parser().parse_args(argv)
+    app = MockServer(latency=flags.latency).application()
+    asyncio.run(serve(app, "mock models", flags.host, flags.port))
 
 
 if __name__ == "__main__":

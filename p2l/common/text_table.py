@@ -79,8 +79,9 @@ def formatted(value: float, form: str) -> str:
     return text if re.search("[1-9a-z]", text) else text.lstrip("+-")
 
 
-# What Markdown takes for more than text; a colon, or the point after www, would make an address a link.
-_MARKS = re.compile(r"[\\`*_\[\]|~<>&$#@]|(?<=[A-Za-z]):(?=\S)|(?<=[wW]{3})\.|^[-+]|(?<=^\d)[.)]")
+# What Markdown takes for more than text; a colon, or the point after www, would make an address a link. No number is a
+# mark of a list, whose marks have no digit after them.
+_MARKS = re.compile(r"[\\`*_\[\]|~<>&$#@]|(?<=[A-Za-z]):(?=\S)|(?<=[wW]{3})\.|^[-+](?!\d)|(?<=^\d)[.)](?!\d)")
 
 
 def markdown_text(text: str) -> str:

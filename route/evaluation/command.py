@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     _check(flags)
     from route.evaluation.measuring import across, within
-    from route.evaluation.report import summary, write
+    from route.evaluation.report import routing_text, write_results
 
     setup = _setup(flags)
     if flags.table is not None:
@@ -95,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         table = _table(flags, flags.train)
         results, outcome = across(table, _table(flags, flags.test), setup, seed=flags.seed)
     folder = None if flags.output is None else Path(flags.output).expanduser()
-    print(summary(results, folder))
+    print(routing_text(results, folder))
     if folder is not None:
-        write(results, folder, figure=not flags.no_figure)
+        write_results(results, folder, has_figures=not flags.no_figure)
     if flags.html is not None:
         _write_page(flags, results)
     if flags.save_model is not None:
@@ -132,7 +132,7 @@ def _check(flags: argparse.Namespace) -> None:
 
 def _write_page(flags: argparse.Namespace, results: Results) -> None:
     from p2l.common.report.reports import save_report
-    from route.evaluation.page import routing_report
+    from route.evaluation.report import routing_report
 
     name = flags.recipe if flags.model is None else "/".join(Path(flags.model).resolve().parts[-2:])
     save_report(routing_report(results, f"Router on a P2L ({name})", Path(flags.table or flags.test).name), flags.html)

@@ -73,6 +73,11 @@ class Results:
     chosen: Reliability
     """Of the expected scores of the mixtures under the largest budget."""
 
+    @property
+    def measure(self) -> str:
+        """The measure by which policies are compared: without different costs there is no curve, and no area."""
+        return "accuracy" if self.one_price else "area"
+
 
 def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: int) -> tuple[Results, Outcome]:
     """Measure on held-out prompts of the table; the outcome is that of the last fold."""

@@ -1,141 +1,70 @@
-"""What an evaluation of routing reports: a summary for the terminal, the text, the JSON file and the figure."""
+"""Results of an evaluation of routing: the terminal's text, the page, and the files of a folder.
+
+| file | holds |
+|---|---|
+| results.json | all figures |
+| results.md | all columns of the policies with four decimals, their settings, the calibration |
+| curves.png, curves.svg | the curves beside the reliability of expected scores |
+"""
 
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from p2l.common.cli import counted
 from p2l.common.files import atomic_path, write_json
+from p2l.common.report.charts import Axes, Series, Text, percent, short_number
 from p2l.common.report.images import save_picture
-from p2l.common.text_table import formatted, text_table
+from p2l.common.report.reports import (
+    Figure,
+    Forest,
+    ForestRow,
+    Measure,
+    MetricTable,
+    Part,
+    Prose,
+    Report,
+    Section,
+    Verdict,
+    percents,
+    span,
+    today,
+    with_interval,
+)
+from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
+from p2l.common.report.text import notes_text, table_markdown, table_text
+from p2l.common.text_table import formatted
+from p2l.evaluation.output_report import reliability_figure
 from p2l.metrics import Interval, Reliability
 from route.evaluation.measuring import PolicyReport, Results, calibration_error
-from route.evaluation.page import calibration_figures, routing_verdict, saving, score_figure, simpler
+
+_SIMPLER_POLICIES = ("category", "nearest", "clusters")
+"""Policies that choose by prompt too, in a simpler way."""
+_INTERVAL_COLUMNS = (
+    ("area", "Mean over budgets", "height of the curve, over the logarithm of cost"),
+    ("at_equal_cost", "At the single model's cost", "mean score for what the best single model costs"),
+    ("accuracy", "Largest budget", "mean score where money is no object"),
+)
+"""Measure of a policy, its head on the page, and what it means."""
 
 
-def summary(results: Results, folder: Path | None) -> str:
-    """Return what the command prints: each policy at equal cost, and what choosing by prompt is worth.
-
-    `folder` is that of the whole report; None where none is written.
-    """
-    measure = "accuracy" if results.one_price else "at_equal_cost"
-    score = "score" if results.one_price else "score at equal cost"
-    rows = [
-        [
-            policy.about,
-            _ends(getattr(policy, measure), ".1%"),
-            "" if measure not in policy.gains else _ends(policy.gains[measure], "+.1f", times=100),
-        ]
-        for policy in results.policies.values()
-    ]
-    table = text_table(["policy", f"{score}, with 95% interval", "router better by, points"], rows)
-    costs = [] if results.one_price else ["Equal cost: what the best single model costs on average."]
-    sentences = [routing_verdict(results).sentence, saving(results), simpler(results)]
-    where = "--output DIR writes all columns" if folder is None else f"{folder / 'results.md'} has all columns"
-    notes = [f"note: {note}" for note in results.notes]
-    lines = [
-        _data(results),
-        *notes,
-        "",
-        *table,
-        *costs,
-        "",
-        *filter(None, sentences),
-        f"{where}, settings and calibration.",
-    ]
-    return "\n".join(lines).replace("−", "-")
+def write_results(results: Results, folder: Path, *, has_figures: bool) -> None:
+    """Write results.json, results.md and, with `has_figures`, curves.png and curves.svg into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "results.json", _results_json(results))
+    with atomic_path(folder / "results.md") as temporary:
+        temporary.write_text(f"{routing_markdown(results)}\n", encoding="utf-8")
+    if has_figures:
+        paths = [folder / "curves.png", folder / "curves.svg"]
+        save_picture(paths, score_figure(results), *calibration_figures(results), width=11.0)
 
 
-def _ends(interval: Interval, form: str, *, times: float = 1.0) -> str:
-    estimate, lower, upper = (formatted(times * end, form) for end in interval[:3])
-    return f"{estimate} ({lower} to {upper})"
-
-
-def _data(results: Results) -> str:
-    trained = " + ".join(f"{size:,}" for size in results.trained_on)
-    return (
-        f"{counted(results.questions, 'question')} ({counted(results.prompts, 'prompt')}) held out, "
-        f"{len(results.models)} models; "
-        f"trained on {trained}{'; budgets are averages over all requests' if results.on_average else ''}"
-    )
-
-
-def text(results: Results) -> str:
-    """Return the report in Markdown: the data, the policies with the router's gain on each, the calibration."""
-    notes = [f"- {note}" for note in results.notes]
-    settings = [f"- {one.about}: {'; '.join(one.settings)}" for one in results.policies.values() if one.settings]
-    calibration = (
-        f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
-        f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
-    )
-    table = _report_table(results)
-    return "\n".join([_data(results), *notes, "", table, "", _bound(results), "", *settings, "", calibration])
-
-
-def _bound(results: Results) -> str:
-    """Return what the last column means: what the choice between models can rest on, and the most that is foreseen."""
-    shares = {policy.about: policy.explained for policy in results.policies.values() if policy.explained is not None}
-    best, share = max(shares.items(), key=lambda pair: pair[1].estimate)
-    return (
-        "Differences foreseen: the share that a policy foresees of how scores differ, once it is known how good each "
-        "model is and how hard each prompt (share of the variance of scores less the means of model and prompt). Only "
-        f"this can tell it to choose another model for this prompt than for the next. The most is {_percent(share)}, "
-        f"of {best}; the rest is not in the prompts, or luck of a single answer."
-    )
-
-
-def _percent(share: Interval | None) -> str:
-    return _cell(share, ".1%")
-
-
-def _report_table(results: Results) -> str:
-    costs = [] if results.one_price else ["area", "at the single model's cost", "cost at its score"]
-    measure = "accuracy" if results.one_price else "area"
-    head = ["policy", *costs, "accuracy" if results.one_price else "largest budget", f"router's {measure} less this"]
-    head.append("differences foreseen")
-    rows = [
-        [
-            policy.about,
-            *(
-                []
-                if results.one_price
-                else [_cell(policy.area), _cell(policy.at_equal_cost), _times(policy.cost_ratio)]
-            ),
-            _cell(policy.accuracy),
-            _cell(policy.gains.get(measure), "+.4f"),
-            _percent(policy.explained),
-        ]
-        for policy in results.policies.values()
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
-
-
-def _cell(interval: Interval | None, form: str = ".4f") -> str:
-    if interval is None:
-        return ""
-    return f"{interval.estimate:{form}} [{interval.lower:{form}}, {interval.upper:{form}}]"
-
-
-def _times(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    ratio, low, high = (f"{number:.0%}" if math.isfinite(number) else "never" for number in interval[:3])
-    return f"{ratio} [{low}, {high}]"
-
-
-def _plain(report: str) -> str:
-    """Return a report without negative zeros and without the interval of a score that is never reached.
-
-    `text` leaves both as they are, since tables that a benchmark has printed are published as they were measured.
-    """
-    return re.sub(r"-(0\.0+)(?=[%,\] ])", r"\1", report.replace("never [never, never]", "never"))
-
-
-def as_json(results: Results) -> dict[str, Any]:
+def _results_json(results: Results) -> dict[str, Any]:
     """Return all figures; what is infinite (the cost of a score that is never reached) is written as null."""
+    budget = "average" if results.on_average else "request"
     return {
         "table": results.table,
         "models": {name: {"cost": cost, "score": score} for name, (cost, score) in results.model_points.items()},
@@ -144,43 +73,385 @@ def as_json(results: Results) -> dict[str, Any]:
         "trained_on": list(results.trained_on),
         "notes": list(results.notes),
         "one_price": results.one_price,
-        "budget": None if results.one_price else "average" if results.on_average else "request",
-        "policies": {name: _policy(policy) for name, policy in results.policies.items()},
-        "calibration": {"all": _bins(results.pairs), "chosen": _bins(results.chosen)},
+        "budget": None if results.one_price else budget,
+        "policies": {name: _policy_json(policy) for name, policy in results.policies.items()},
+        "calibration": {"all": _calibration_json(results.pairs), "chosen": _calibration_json(results.chosen)},
     }
 
 
-def _policy(policy: PolicyReport) -> dict[str, Any]:
-    names = ("area", "accuracy", "at_equal_cost", "cost_ratio")
+def _policy_json(policy: PolicyReport) -> dict[str, Any]:
+    def numbers(interval: Interval | None) -> dict[str, float] | None:
+        return None if interval is None else interval._asdict()
+
     return {
         "about": policy.about,
-        **{name: _numbers(getattr(policy, name)) for name in names},
-        "explained": _numbers(policy.explained),
-        "p2l_has_more": {measure: _numbers(gain) for measure, gain in policy.gains.items()},
+        "area": numbers(policy.area),
+        "accuracy": numbers(policy.accuracy),
+        "at_equal_cost": numbers(policy.at_equal_cost),
+        "cost_ratio": numbers(policy.cost_ratio),
+        "explained": numbers(policy.explained),
+        "p2l_has_more": {measure: numbers(gain) for measure, gain in policy.gains.items()},
         "curve": [{"cost": cost, "score": score} for cost, score in policy.curve],
         "settings": list(policy.settings),
     }
 
 
-def _numbers(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else interval._asdict()
-
-
-def _bins(bins: Reliability) -> dict[str, Any]:
+def _calibration_json(bins: Reliability) -> dict[str, Any]:
     rows = {name: getattr(bins, name)[0].tolist() for name in ("predicted", "observed", "mass")}
     return {"edges": bins.edges.tolist(), **rows, "error": calibration_error(bins)}
 
 
-def write(results: Results, folder: Path, *, figure: bool) -> None:
-    """Write results.json, results.md and, with `figure`, curves.png and curves.svg to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "results.json", as_json(results))
-    with atomic_path(folder / "results.md") as temporary:
-        temporary.write_text(f"{_plain(text(results))}\n", encoding="utf-8")
-    if figure:
-        draw(results, folder / "curves.png", folder / "curves.svg")
+# Text.
 
 
-def draw(results: Results, *paths: Path) -> None:
-    """Draw what the page draws: the cost-quality curves beside the reliability of expected scores."""
-    save_picture(paths, score_figure(results), *calibration_figures(results), width=11.0)
+def routing_text(results: Results, folder: Path | None) -> str:
+    """Return what the command prints: each policy at equal cost, and what choosing by prompt is worth.
+
+    `folder` is that of the files; None where none are written.
+    """
+    measure = "accuracy" if results.one_price else "at_equal_cost"
+    score = "score" if results.one_price else "score at equal cost"
+    policies = list(results.policies.values())
+    table = Table.of(
+        (Column("Policy", number=False), [policy.about for policy in policies]),
+        (Column(f"{score}, with 95% interval"), [_text_cell(getattr(each, measure), percents) for each in policies]),
+        (Column("router better by, points"), [_text_cell(each.gains.get(measure), _more_points) for each in policies]),
+    )
+    verdict = routing_verdict(results)
+    where = "--output DIR writes all columns" if folder is None else f"{folder / 'results.md'} has all columns"
+    lines = [
+        _data_line(results),
+        *notes_text(results.notes),
+        "",
+        *table_text(table),
+        *([] if results.one_price else ["Equal cost: what the best single model costs on average."]),
+        "",
+        verdict.sentence,
+        verdict.reason,
+        f"{where}, settings and calibration.",
+    ]
+    return "\n".join(lines).replace("−", "-")
+
+
+def routing_markdown(results: Results) -> str:
+    """Return the data, the policies with the router's gain on each, their settings and the calibration as Markdown."""
+    # The most that any policy foresees bounds what routing can gain on these prompts.
+    shares = {policy.about: policy.explained for policy in results.policies.values() if policy.explained is not None}
+    best, share = max(shares.items(), key=lambda pair: pair[1].estimate)
+    foreseen = (
+        "Differences foreseen: the share that a policy foresees of how scores differ, once it is known how good each "
+        "model is and how hard each prompt (share of the variance of scores less the means of model and prompt). Only "
+        "this can tell it to choose another model for this prompt than for the next. The most is "
+        f"{with_interval(share, percents)}, of {best}; the rest is not in the prompts, or luck of a single answer."
+    ).replace("−", "-")
+    calibration = (
+        f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
+        f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
+    )
+    return "\n".join(
+        [
+            _data_line(results),
+            *(f"- {note}" for note in results.notes),
+            "",
+            *table_markdown(_precise_table(results)),
+            "",
+            foreseen,
+            "",
+            *(f"- {settings}" for settings in _settings(results)),
+            "",
+            calibration,
+        ]
+    )
+
+
+def _data_line(results: Results) -> str:
+    trained = " + ".join(f"{size:,}" for size in results.trained_on)
+    return (
+        f"{counted(results.questions, 'question')} ({counted(results.prompts, 'prompt')}) held out, "
+        f"{len(results.models)} models; "
+        f"trained on {trained}{'; budgets are averages over all requests' if results.on_average else ''}"
+    )
+
+
+def _precise_table(results: Results) -> Table:
+    """Return a row for each policy with four decimals, in the order of `POLICIES`, as tables of results show them."""
+    policies = list(results.policies.values())
+
+    def column(title: str, values: Sequence[Interval | None], text: Text) -> tuple[Column, Sequence[Value]]:
+        return Column(title), [_text_cell(value, text) for value in values]
+
+    def score(value: float) -> str:
+        return number_text(value, 4)
+
+    accuracy = "Accuracy" if results.one_price else "Largest budget"
+    columns: list[tuple[Column, Sequence[Value]]] = [
+        (Column("Policy", number=False), [policy.about for policy in policies])
+    ]
+    if not results.one_price:
+        columns += [
+            column("Area", [policy.area for policy in policies], score),
+            column("At the single model's cost", [policy.at_equal_cost for policy in policies], score),
+            column("Cost at its score", [policy.cost_ratio for policy in policies], _share_or_never),
+        ]
+    columns += [
+        column(accuracy, [policy.accuracy for policy in policies], score),
+        column(
+            f"Router's {results.measure} less this",
+            [policy.gains.get(results.measure) for policy in policies],
+            lambda value: formatted(value, "+.4f"),
+        ),
+        column("Differences foreseen", [policy.explained for policy in policies], percents),
+    ]
+    return Table.of(*columns)
+
+
+def _text_cell(value: Interval | None, text: Text) -> Cell:
+    """Return an estimate with its interval in one text: a terminal has no pointer to rest on a number."""
+    return Cell("") if value is None else Cell(with_interval(value, text), value.estimate)
+
+
+def _more_points(gain: float) -> str:
+    return formatted(100 * gain, "+.1f")
+
+
+def _share_or_never(ratio: float) -> str:
+    """Return a share of the single model's cost, which is infinite where a curve does not reach that model's score."""
+    return percents(ratio) if math.isfinite(ratio) else "never"
+
+
+# The page.
+
+
+def routing_report(results: Results, model: str, data: str) -> Report:
+    """Return the report of an evaluation of a P2L, called `model`, on `data`."""
+    trained = " + ".join(f"{size:,}" for size in results.trained_on)
+    return Report(
+        "Evaluation of routing",
+        model,
+        data,
+        today(),
+        routing_verdict(results),
+        score_figure(results),
+        [_policies(results), _measures(results), _calibration(results), _models(results)],
+        [
+            ("questions", f"{results.questions:,}"),
+            ("prompts", f"{results.prompts:,}"),
+            ("models", f"{len(results.models):,}"),
+            ("trained on", f"{trained} questions"),
+            ("intervals", "95%, over prompts"),
+        ],
+        [*results.notes, *_settings(results)],
+    )
+
+
+def routing_verdict(results: Results) -> Verdict:
+    """Return how much more the router scores than the best single model, over all budgets, with its interval."""
+    single, router = results.policies["single"], results.policies["p2l"]
+    gain = single.gains[results.measure]
+    scores = [getattr(policy, results.measure).estimate for policy in (router, single)]
+    change = f"{_points(abs(gain.estimate))} points {'more' if gain.estimate >= 0 else 'fewer'}"
+    money = "" if results.one_price else ", on average over all budgets"
+    ends = f"95% interval {span(gain, _points)}"
+    basis = (
+        f"Mean score {percents(scores[0])} against {percents(scores[1])} on {counted(results.questions, 'question')}."
+    )
+    basis = " ".join(filter(None, [basis, _saving(results), _lead_over_simpler(results)]))
+    than = f"the router scores {change} than the best single model{money}"
+    if gain.lower > 0:
+        return Verdict(f"Choosing by prompt pays: {than} ({ends}).", "good", basis)
+    if gain.upper < 0:
+        return Verdict(f"Choosing by prompt costs quality: {than} ({ends}).", "bad", basis)
+    sentence = f"These answers do not show that choosing by prompt pays: {than}, and the {ends} holds zero."
+    return Verdict(sentence, "", basis)
+
+
+def _saving(results: Results) -> str:
+    """Return what the router scores at the cost of the best single model, and at which cost it has that score.
+
+    The sentence is empty where all answers cost the same.
+    """
+    ratio, gain = results.policies["p2l"].cost_ratio, results.policies["single"].gains.get("at_equal_cost")
+    if ratio is None or gain is None:
+        return ""
+    change = f"{_points(abs(gain.estimate))} points {'more' if gain.estimate >= 0 else 'fewer'} ({span(gain, _points)})"
+    text = f"For what that model costs it scores {change}"
+    if not math.isfinite(ratio.estimate):
+        return f"{text}."
+    share = f"{percents(ratio.estimate)} of the cost ({span(ratio, _share_or_never)})"
+    return f"{text}, and it has that model's score at {share}."
+
+
+def _lead_over_simpler(results: Results) -> str:
+    """Return how the router compares with the best policy that chooses by prompt in a simpler way."""
+    scores = {
+        name: getattr(results.policies[name], results.measure) for name in _SIMPLER_POLICIES if name in results.policies
+    }
+    if not scores:
+        return ""
+    best = max(scores, key=lambda name: float(scores[name].estimate))
+    gain = results.policies[best].gains[results.measure]
+    what = "mean score" if results.one_price else "mean score over all budgets"
+    more = "above" if gain.estimate >= 0 else "below"
+    change = f"{_points(abs(gain.estimate))} points {more} that of {results.policies[best].about}"
+    return f"Its {what} is {change} ({span(gain, _points)})."
+
+
+def _points(value: float) -> str:
+    """Return a difference of scores in hundredths: `2.3`."""
+    return number_text(100 * value, 1)
+
+
+def score_figure(results: Results) -> Figure:
+    """Return the mean score of each policy: over what it costs, or as bars where all answers cost the same."""
+    if results.one_price:
+        policies = sorted(results.policies.values(), key=lambda policy: -float(policy.accuracy.estimate))
+        rows = [
+            ForestRow(policy.about, policy.accuracy.lower, policy.accuracy.estimate, policy.accuracy.upper)
+            for policy in policies
+        ]
+        forest = Forest(rows, "Policy", "Mean score with 95% interval", percents, zero=None)
+        caption = "All answers cost the same: what counts is the right model."
+        return Figure(forest, "Mean score of each policy", caption)
+    series = []
+    for name, policy in results.policies.items():
+        costs, scores = (list(column) for column in zip(*policy.curve, strict=True))
+        # The cheapest model costs the same under any budget: its curve is a point.
+        is_point = name == "cheapest"
+        series.append(Series(policy.about, costs, scores, has_line=not is_point, has_dots=is_point))
+    names = list(results.model_points)
+    costs, scores = (list(column) for column in zip(*results.model_points.values(), strict=True))
+    series.append(Series("models", costs, scores, labels=names, has_line=False, has_dots=True, is_quiet=True))
+    # Some models are free, which no logarithm shows.
+    is_log = min(costs) > 0
+    axes = Axes("mean cost of an answer, dollars", "mean score", x_text=short_number, y_text=percent, is_log=is_log)
+    caption = "The higher at the same cost, the better. A point is a model that answers everything."
+    return Figure.of(series, axes, "Score over cost of each policy", caption)
+
+
+def _policies(results: Results) -> Section:
+    """Return a row for each policy: its scores with intervals, and how much the router has more."""
+    policies = sorted(results.policies.values(), key=lambda policy: -float(getattr(policy, results.measure).estimate))
+    columns: list[tuple[Column, Sequence[Value]]] = [
+        (Column("Policy", number=False), [policy.about for policy in policies])
+    ]
+    for name, title, note in _INTERVAL_COLUMNS:
+        intervals = [getattr(policy, name) for policy in policies]
+        if intervals[0] is not None:
+            scale = Scale.around([end for interval in intervals for end in interval[:3]])
+            cells = [
+                Cell(percents(mean), float(mean), note=span(interval, percents), bar=(low, mean, high))
+                for interval in intervals
+                for mean, low, high in [map(float, interval[:3])]
+            ]
+            columns.append((Column("Mean score" if results.one_price else title, note=note, scale=scale), cells))
+    if not results.one_price:
+        note = "of the best single model, as a share of that model's cost"
+        # A score that is never reached sorts behind every cost.
+        cells = [
+            Cell(_share_or_never(ratio.estimate), min(ratio.estimate, 1e9), note=_ends(ratio, _share_or_never))
+            for policy in policies
+            if (ratio := policy.cost_ratio) is not None
+        ]
+        columns.append((Column("Cost at its score", note=note), cells))
+    unit = "points of the score" if results.one_price else "points of the mean over budgets"
+    gains: list[Value] = []
+    for gain in (policy.gains.get(results.measure) for policy in policies):
+        if gain is None:  # of the router itself
+            gains.append(None)
+            continue
+        text = f"{'+' if gain.estimate > 0 else ''}{_points(gain.estimate)}"
+        tone = "good" if gain.lower > 0 else "bad" if gain.upper < 0 else ""
+        gains.append(Cell(text, float(gain.estimate), tone, f"{span(gain, _points)} points"))
+    columns.append((Column("Router has more by", note=unit), gains))
+    limit = "as averages over all requests" if results.on_average else "on each request"
+    spending = "" if results.one_price else f"Budgets are spent {limit}. "
+    lead = f"{spending}Every policy spends by the same rule; only what it expects of a model on a prompt differs."
+    return Section("Policies", [Table.of(*columns)], lead)
+
+
+def _measures(results: Results) -> Section:
+    """Return the figures of the router, each with what it means."""
+    router = results.policies["p2l"]
+    intervals: list[tuple[str, Interval | None, Text, str]] = [
+        ("Score with the largest budget", router.accuracy, percents, "Mean score where money is no object."),
+        (
+            "Mean over budgets",
+            router.area,
+            percents,
+            "Height of the curve over the logarithm of cost, between the cheapest and the most expensive model: the "
+            "score of a user whose budget may be any order of magnitude there.",
+        ),
+        (
+            "At the single model's cost",
+            router.at_equal_cost,
+            percents,
+            "Mean score for what the best single model costs.",
+        ),
+        (
+            "Cost at its score",
+            router.cost_ratio,
+            _share_or_never,
+            "Cost at which the router has the score of the best single model, as a share of that model's cost.",
+        ),
+        (
+            "Differences foreseen",
+            router.explained,
+            percents,
+            "Share that the router foresees of how answers differ, once it is known how good each model and how hard "
+            "each prompt is. Only this can tell it to choose another model for this prompt than for the next.",
+        ),
+    ]
+    rows = [
+        Measure(name, text(value.estimate), _ends(value, text), meaning)
+        for name, value, text, meaning in intervals
+        if value is not None
+    ]
+    distance = "Mean distance of expected from realised scores; 0% is perfect."
+    bias = "Choosing the highest expectation picks those that are too high as well."
+    rows += [
+        Measure("Calibration error of all answers", percents(calibration_error(results.pairs)), "", distance),
+        Measure(
+            "Calibration error of the chosen", percents(calibration_error(results.chosen)), "", f"{distance} {bias}"
+        ),
+    ]
+    return Section("Metrics", [MetricTable(rows)])
+
+
+def _ends(value: Interval, text: Text) -> str:
+    """Return the ends of an interval; nothing for a cost that is infinite in all samples."""
+    return span(value, text) if math.isfinite(value.lower) else ""
+
+
+def calibration_figures(results: Results) -> list[Figure]:
+    """Return how reliable expected scores are, of all answers and of those that were chosen."""
+    pairs = (("all answers", results.pairs), ("chosen answers", results.chosen))
+    figures = (reliability_figure(name, bins, of="answers") for name, bins in pairs)
+    return [figure for figure in figures if figure is not None]
+
+
+def _calibration(results: Results) -> Section:
+    lead = "Of the answers that were expected to be usable with chance p, a share p should be."
+    figures: list[Part] = [*calibration_figures(results)]
+    return Section("Calibration", figures or [Prose("There is nothing to draw.", "quiet")], lead)
+
+
+def _models(results: Results) -> Section:
+    order = sorted(results.model_points.items(), key=lambda item: -item[1][1])
+    scores = [score for _, (_, score) in order]
+    scale = Scale.around(scores)
+    heads = [Column("#", 0), Column("Model", number=False), Column("Mean score", scale=scale)]
+    rows: list[list[Value]] = [
+        [place, name, Cell(percents(score), score, bar=(math.nan, score, math.nan))]
+        for place, (name, (_, score)) in enumerate(order, 1)
+    ]
+    if not results.one_price:
+        heads.append(Column("Mean cost", note="dollars an answer"))
+        for row, (_, (cost, _)) in zip(rows, order, strict=True):
+            row.append(Cell(f"${cost:.2g}" if cost else "$0", cost))
+    lead = "What each model does on its own, on the questions held out."
+    return Section("Models", [Table(heads, rows, shown=10)], lead)
+
+
+def _settings(results: Results) -> list[str]:
+    policies = results.policies.values()
+    return [f"{policy.about}: {'; '.join(policy.settings)}" for policy in policies if policy.settings]

@@ -154,10 +154,10 @@ class Mock:
     """A running script."""
 
     def __init__(self, script: Script, *, remembered: int = 0) -> None:
-        """Start with the first trouble of the script; `remembered` is how many bodies `requests` holds."""
+        """Start with the first trouble of the script; `remembered` is how many `bodies` it holds."""
         self.script = script
         self.pieces = script.pieces()
-        self.requests: deque[JSON] = deque(maxlen=remembered)
+        self.bodies: deque[JSON] = deque(maxlen=remembered)
         """The last bodies that arrived, for tests."""
         self._failures = deque(map(Trouble.of, script.failures))
         self._usual = Trouble.of(script.failure)
@@ -169,7 +169,7 @@ class Mock:
 
     def next_trouble(self, request: JSON) -> Trouble:
         """Return the trouble of this request, which may be `ok`."""
-        self.requests.append(request)
+        self.bodies.append(request)
         if self._failures:
             return self._failures.popleft()
         unlucky = self.script.failure_rate > 0 and self._random.random() < self.script.failure_rate
@@ -190,7 +190,9 @@ class Mock:
         frame = {key: whole[key] for key in ("id", "created", "model")}
         message, finish = whole["choices"][0]["message"], whole["choices"][0]["finish_reason"]
         yield chunk(frame, {"role": "assistant", "content": ""})
-        deltas = _deltas(message, self.pieces)[: _limit(request)]
+        deltas = _deltas(message, self.pieces)
+        if finish == "length":
+            deltas = deltas[: _limit(request)]
         for number, delta in enumerate(deltas):
             if number == len(deltas) // 2 and trouble.name in _MIDDLE:
                 await _fail(trouble, timeouts.stall)
@@ -204,14 +206,25 @@ class Mock:
             yield usage_chunk(frame, whole["usage"])
 
     def completion(self, request: JSON) -> JSON:
-        """Return the answer; each word counts as a token. Raise ProviderError for a malformed request."""
+        """Return the answer; each word counts as a token. Raise ProviderError for a request that has none.
+
+        Long requests call it in a thread.
+        """
         return translated("the mock", self._completion, request)
 
     def _completion(self, request: JSON) -> JSON:
         contents = [message.get("content") for message in request.get("messages", [])]
         prompt = sum(len((each if isinstance(each, str) else joined_text(each)).split()) for each in contents)
         calls = _calls(request)
-        message = answer_message(None if calls else self._text(request), calls=calls)
+        text: str | None = "".join(self.pieces)
+        form = request.get("response_format") or {}
+        if calls:
+            text = None
+        elif form.get("type") == "json_schema":
+            text = json.dumps(example_of((form.get("json_schema") or {}).get("schema") or {}))
+        elif form.get("type") == "json_object":
+            text = json.dumps({"answer": text})
+        message = answer_message(text, calls=calls)
         finish = "tool_calls" if calls else "stop"
         deltas, most = _deltas(message, self.pieces), _limit(request)
         if most is not None and most < len(deltas):
@@ -219,15 +232,6 @@ class Mock:
             if not calls:
                 message["content"] = "".join(delta["content"] for delta in deltas)
         return completion(str(request.get("model")), message, finish, usage(prompt, len(deltas)))
-
-    def _text(self, request: JSON) -> str:
-        """Return the script's text, or an instance of the schema that the answer has to keep to."""
-        form = request.get("response_format") or {}
-        if form.get("type") == "json_schema":
-            return json.dumps(example_of((form.get("json_schema") or {}).get("schema") or {}))
-        if form.get("type") == "json_object":
-            return json.dumps({"answer": "".join(self.pieces)})
-        return "".join(self.pieces)
 
     async def _first_token(self, trouble: Trouble, timeouts: Timeouts) -> None:
         if trouble.name in ("reset", "silence"):
@@ -272,18 +276,17 @@ def _deltas(message: JSON, pieces: Sequence[str]) -> list[JSON]:
     if text is None:
         return deltas
     if text != "".join(pieces):
-        pieces = re.findall(r"\s*\S+", text)
+        pieces = re.findall(r"\s*\S+|\s+$", text)
     return [*deltas, *({"content": piece} for piece in pieces)]
 
 
-def _refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
-    """Return status, headers and body of a trouble that is a refusal, or None for any other."""
-    if trouble.name not in _REFUSALS:
-        return None
+def _refusal(trouble: Trouble) -> tuple[int, dict[str, str], JSON]:
+    """Return status, headers and body of a trouble that is a refusal."""
     status, kind, code, message = _REFUSALS[trouble.name]
     headers = {}
     if trouble.name == "status" and trouble.number is not None:
         status = int(trouble.number)
+        kind = kind if status >= 500 else "invalid_request_error"
     elif trouble.number is not None:
         headers["Retry-After"] = f"{trouble.number:g}"
     return status, headers, {"error": {"message": message, "type": kind, "param": None, "code": code}}
@@ -299,6 +302,10 @@ _FAULTS = {
 }
 _MIDDLE = ("cut", "stall", "malformed")
 """Failures in the middle of a stream; `no-done` is one at its end, the others are before it."""
+
+
+class _ScriptedError(ProviderError):
+    """A failure of the script, which a server shows on the wire; any other error is the request's."""
 
 
 class MockProvider:
@@ -323,23 +330,23 @@ class MockProvider:
     def _trouble(self, request: JSON) -> Trouble:
         """Return the trouble of a request. Raise ProviderError if it is a refusal."""
         trouble = self.mock.next_trouble(request)
-        refused = _refusal_body(trouble)
-        if refused is not None:
-            raise refusal("mock", *refused)
+        if trouble.name in _REFUSALS:
+            status, headers, body = _refusal(trouble)
+            raise refusal("mock", status, headers, body)
         return trouble
 
 
 async def _pause(seconds: float, limit: float) -> None:
     await asyncio.sleep(min(seconds, limit))
     if seconds > limit:
-        raise ProviderError(Fault.TIMEOUT, "mock took too long")
+        raise _ScriptedError(Fault.TIMEOUT, "mock took too long")
 
 
 async def _fail(trouble: Trouble, limit: float) -> None:
     fault = _FAULTS[trouble.name]
     if fault is Fault.TIMEOUT:
         await asyncio.sleep(limit)
-    raise ProviderError(fault, f"mock failed as scripted ({trouble.name})")
+    raise _ScriptedError(fault, f"mock failed as scripted ({trouble.name})")
 
 
 def server_parser(module: str, description: str) -> Parser:
@@ -370,9 +377,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
-    flags = vars(build_parser().parse_args(argv))
-    host, port = flags.pop("host"), flags.pop("port")
-    asyncio.run(serve(application(Mock(Script.of(flags))), "mock provider", host, port))
+    flags = build_parser().parse_args(argv)
+    options = {name: value for name, value in vars(flags).items() if name not in ("host", "port")}
+    asyncio.run(serve(application(Mock(Script.of(options))), "mock provider", flags.host, flags.port))
 
 
 _FOR_EVER = 3600.0  # seconds; longer than any client waits
@@ -384,26 +391,38 @@ def application(mock: Mock) -> web.Application:
 
     async def complete(request: web.Request) -> web.StreamResponse:
         body: JSON = json.loads(await request.read())
-        try:
-            mock.completion(body)
-        except ProviderError as error:
-            return web.json_response({"error": {"message": str(error), "type": "invalid_request_error"}}, status=400)
         trouble = mock.next_trouble(body)
-        refused = _refusal_body(trouble)
-        if refused is not None:
-            status, headers, text = refused
-            return web.json_response(text, status=status, headers=headers)
-        return await (_stream if body.get("stream") else _whole)(request, body, mock, trouble)
+        if trouble.name in _REFUSALS:
+            return refusal_response(trouble)
+        try:
+            return await (_stream if body.get("stream") else _whole)(request, body, mock, trouble)
+        except ProviderError as error:
+            return error_response(error)
 
     app = web.Application(client_max_size=2**28)
     app.router.add_post("/v1/chat/completions", complete)
     return app
 
 
+def refusal_response(trouble: Trouble) -> web.Response:
+    """Return the response to a request that meets a trouble that is a refusal."""
+    status, headers, body = _refusal(trouble)
+    return web.json_response(body, status=status, headers=headers)
+
+
+def error_response(error: ProviderError) -> web.Response:
+    """Return the response to a request that a mock has no answer to."""
+    status = error.status or 400
+    code = "model_not_found" if status == 404 else None
+    return web.json_response(
+        {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": code}}, status=status
+    )
+
+
 async def _whole(request: web.Request, body: JSON, mock: Mock, trouble: Trouble) -> web.StreamResponse:
     try:
         text = json.dumps(await mock.answer(body, trouble, _ENDLESS)).encode()
-    except ProviderError:
+    except _ScriptedError:
         text = json.dumps(mock.completion(body)).encode()
         half = text[: len(text) // 2]
         if trouble.name == "malformed":
@@ -426,7 +445,7 @@ async def _stream(request: web.Request, body: JSON, mock: Mock, trouble: Trouble
                 if not response.prepared:
                     await response.prepare(request)
                 await response.write(b"data: " + json.dumps(part).encode() + b"\n\n")
-    except ProviderError:
+    except _ScriptedError:
         if trouble.name == "malformed":
             await response.write(b'data: {"choices": [{"index": 0, "del\n\n')
         elif trouble.name != "no-done":

@@ -22,7 +22,7 @@ from p2l.leaderboard.report import leaderboard_report
 from p2l.metrics import Interval
 from p2l.training.run_records import read_run
 from route.evaluation.measuring import POLICIES, PolicyReport, Results
-from route.evaluation.page import routing_report
+from route.evaluation.report import routing_report
 from tests.browser.conftest import SIZES, Visit, Visits
 from tests.p2l.commands.test_explain import arena
 from tests.p2l.evaluation.evaluation_results import output

@@ -48,11 +48,11 @@ class Running:
 
     def last(self, model: str) -> dict[str, Any]:
         """The last request that a provider got."""
-        return self.mocks[model].requests[-1]
+        return self.mocks[model].bodies[-1]
 
     def counts(self) -> dict[str, int]:
         """How many requests each provider got."""
-        return {name: len(mock.requests) for name, mock in self.mocks.items()}
+        return {name: len(mock.bodies) for name, mock in self.mocks.items()}
 
     async def ask(self, messages: Any = HELLO, **extra: Any) -> Any:
         """A whole answer through the official client; fields beyond OpenAI's in `extra_body`."""

@@ -21,9 +21,8 @@ from route.evaluation.features import Encoder, Form, Words
 from route.evaluation.gaussian import held_out
 from route.evaluation.groups import PARTITIONS, Reader, categories_of, clusters_of
 from route.evaluation.measuring import across, explained_share, within
-from route.evaluation.page import routing_report
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
-from route.evaluation.report import summary, write
+from route.evaluation.report import routing_report, routing_text, write_results
 from route.evaluation.spending import Worth, worth_on
 from route.evaluation.table import parts_of
 from route.evaluation.training import best_groups, expected_by, fit_graded, known_models, save, train, width_of_ties
@@ -375,12 +374,12 @@ def test_no_report_has_a_negative_zero_or_an_interval_of_never(tmp_path: Path) -
     gains = dict.fromkeys(random.gains, nothing)
     tied = replace(random, cost_ratio=never, explained=nothing, gains=gains)
     results = replace(results, policies={**results.policies, "random": tied}, notes=("left out: ant",))
-    write(results, tmp_path, figure=False)
+    write_results(results, tmp_path, has_figures=False)
     report = (tmp_path / "results.md").read_text(encoding="utf-8")
     row = next(line for line in report.splitlines() if line.startswith("| random |"))
     assert "| never |" in row
-    assert "| 0.0000 [0.0000, +0.0000] | 0.0% [0.0%, 0.0%] |" in row
-    shown = summary(results, None)
+    assert "| 0.0000 (0.0000 to 0.0000) | 0.0% (0.0% to 0.0%) |" in row
+    shown = routing_text(results, None)
     line = next(line for line in shown.splitlines() if line.startswith("random"))
     assert line.endswith("  0.0 (0.0 to 0.0)")
     assert "note: left out: ant" in shown
@@ -396,7 +395,7 @@ def test_the_page_of_one_price_has_bars_and_names_are_text() -> None:
     assert "over all budgets" not in page
     assert "<script>alert" not in page
     assert not Page(page).wrong
-    shown = summary(results, None)
+    shown = routing_text(results, None)
     assert "score, with 95% interval" in shown
     assert "equal cost" not in shown.lower()
 

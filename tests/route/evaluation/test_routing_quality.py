@@ -12,7 +12,7 @@ from benchmarks.routing_quality.overview import overview
 from p2l.common.errors import InputError
 from route.evaluation.measuring import within
 from route.evaluation.policies import Setup
-from route.evaluation.report import draw
+from route.evaluation.report import write_results
 from tests.route.evaluation.routing_tables import answers, known_table
 
 
@@ -53,6 +53,6 @@ def test_figures_and_bars_say_what_was_found(tmp_path: Path) -> None:
     assert "sets (bar: 3): missed" in bars(found)
     assert "less 0.002 on every set: holds" in bars(found)
     overview(found, {}, tmp_path / "all.png")
-    draw(results, tmp_path / "one.svg")
-    assert "per-category best" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+    write_results(results, tmp_path / "one", has_figures=True)
+    assert "per-category best" in (tmp_path / "one" / "curves.svg").read_text(encoding="utf-8")
     assert (tmp_path / "all.png").stat().st_size > 1000

@@ -72,7 +72,7 @@ def test_it_says_its_text_and_counts_its_words(served: bool) -> None:
             assert text_of(got) == "two  words."
             assert got[-1]["usage"] == whole["usage"]
             assert [chunk["choices"][0]["finish_reason"] for chunk in got[:-1]][-1] == "stop"
-            assert len(mock.requests) == 2
+            assert len(mock.bodies) == 2
 
     run(test())
 

@@ -149,7 +149,7 @@ def test_a_model_that_flaps_is_in_use_again_within_30_seconds_of_its_recovery(tm
             assert [(await router.ask()).model for _ in range(6)] == ["fair"] * 6
             now += 30.0
             assert [(await router.ask()).model for _ in range(3)] == ["good"] * 3
-        assert len(router.mocks["good"].requests) == 3 * (5 + 3)  # nothing is asked while it rests
+        assert len(router.mocks["good"].bodies) == 3 * (5 + 3)  # nothing is asked while it rests
 
     against(tmp_path, [], look)
 
