@@ -57,16 +57,20 @@ class _Persona:
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> _Persona:
         """Read a model's parameters, ignoring unknown ones, as providers do. Raise ConfigError for a wrong kind."""
-        own = {key: parameters[key] for key in cls.__dataclass_fields__ if parameters.get(key) is not None}
-        for key, value in own.items():
-            _check(key, value)
-        return cls(**own)
+        known = {key: parameters[key] for key in cls.__dataclass_fields__ if parameters.get(key) is not None}
+        for key, value in known.items():
+            if key == "skill" and isinstance(value, Mapping):
+                for text, level in value.items():
+                    _check_number(f"skill of {text!r}", level, highest=1.0)
+            elif key not in ("text", "model"):
+                _check_number(key, value, highest=1.0 if key in (*_SHARES, "skill") else None)
+        return cls(**known)
 
     def skill_at(self, prompt: str) -> float:
         """Return the skill at a prompt."""
         if not isinstance(self.skill, Mapping):
             return float(self.skill)
-        levels = (level for part, level in self.skill.items() if part.lower() in prompt.lower())
+        levels = (level for text, level in self.skill.items() if text.lower() in prompt.lower())
         return float(next(levels, self.skill.get("default", 0.5)))
 
     def uniform(self, *about: object) -> float:
@@ -78,14 +82,6 @@ class _Persona:
         """Return a normal deviate times the noise, as `uniform` draws it."""
         # Neither end is in reach of `inv_cdf`, and rounding may bring a number of 64 bits there.
         return self.noise * _NORMAL.inv_cdf(min(max(self.uniform(*about), 1e-9), 1 - 1e-9)) if self.noise else 0.0
-
-
-def _check(key: str, value: Any) -> None:
-    if key == "skill" and isinstance(value, Mapping):
-        for part, level in value.items():
-            _check_number(f"skill of {part!r}", level, highest=1.0)
-    elif key not in ("text", "model"):
-        _check_number(key, value, highest=1.0 if key in (*_SHARES, "skill") else None)
 
 
 def _check_number(key: str, value: Any, highest: float | None) -> None:
@@ -130,7 +126,7 @@ def alternatives(scale: Scale, seen: float) -> list[tuple[str, float]]:
     weights = [math.exp(-0.5 * ((seen * size - place - 0.5) / _SD_IN_GRADES) ** 2) for place in range(size)]
     total = sum(weights)
     grades = [(grade, math.log(weight / total)) for grade, weight in zip(scale.grades, weights, strict=True) if weight]
-    return sorted(grades, key=lambda one: -one[1])[:_ALTERNATIVES_SHOWN]
+    return sorted(grades, key=lambda pair: -pair[1])[:_ALTERNATIVES_SHOWN]
 
 
 # Prompts are recognised by the templates of `coeval.judging.prompts`, so their wording has one place.
@@ -276,9 +272,15 @@ def _item(question: _PromptMatch, persona: _Persona, text: str) -> str:
     """Return an item that shows its attributes, so that students can find the labels."""
     topic = _TOPICS[int(persona.uniform("topic", text) * len(_TOPICS))]
     number = int(persona.uniform("number", text) * 1e6)
-    attributes = _mapping(question.values.get("target_attributes", ""))
+    try:
+        attributes = json.loads(question.values.get("target_attributes", ""))
+    except ValueError:
+        attributes = {}
+    if not isinstance(attributes, dict):
+        attributes = {}
     hints = "".join(f" [{name}: {value}]" for name, value in attributes.items())
     task = question.values.get("task_description", "").strip().rstrip(".")
+    # Items that differ in one word would be taken for repeats of one another.
     details = " ".join(_DETAILS[int(persona.uniform("detail", place, text) * len(_DETAILS))] for place in range(6))
     prompt = f"{task}: {topic}, case {number} ({details}).{hints}"
     response = (
@@ -292,14 +294,6 @@ def _quoting_item(question: _PromptMatch, persona: _Persona, text: str) -> str:
     passage = question.values.get("passage", "").strip()
     item = json.loads(_item(question, persona, text))
     return json.dumps({**item, "quotes": [passage[:80]]}, ensure_ascii=False)
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def _student(question: _PromptMatch, persona: _Persona, text: str) -> str:  # noqa: ARG001
@@ -326,15 +320,13 @@ def _grades(question: _PromptMatch, persona: _Persona, text: str) -> str:
 
 def _grade(question: _PromptMatch, persona: _Persona, text: str) -> str:
     form = question.form
-    grade = _grade_at(form.scale, _seen(_factor(question), question, persona, text))
+    factor = question.values.get("rubric_factor_name", "").strip()
+    grade = _grade_at(form.scale, _seen(factor, question, persona, text))
     return form.with_rationale("score", form.json_grade(grade)) if form.rationale else grade
 
 
-def _factor(question: _PromptMatch) -> str:
-    return question.values.get("rubric_factor_name", "").strip()
-
-
 def _seen(factor: str, question: _PromptMatch, persona: _Persona, text: str) -> float:
+    """Return the quality that a judge sees in an answer, by one factor."""
     return quality_of(question.values["response"]) + persona.error(factor, text)
 
 
@@ -344,26 +336,25 @@ def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], grade: str
     form = question.form
     if not parameters.get("logprobs") or question.prompt != "evaluate_per_factor" or grade not in form.scale.grades:
         return None
-    seen = _seen(_factor(question), question, persona, f"{system}\n{prompt}")
+    # The same draw as that of the grade, whose alternatives these are.
+    factor = question.values.get("rubric_factor_name", "").strip()
+    seen = _seen(factor, question, persona, f"{system}\n{prompt}")
     tops = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in alternatives(form.scale, seen)]
-    first = next((one for one in tops if one["token"] == grade), {"token": grade, "logprob": 0.0, "bytes": None})
+    first = next((top for top in tops if top["token"] == grade), {"token": grade, "logprob": 0.0, "bytes": None})
     return {"content": [{**first, "top_logprobs": tops}], "refusal": None}
 
 
 def _verdict(question: _PromptMatch, persona: _Persona, text: str) -> str:
-    verdict = _better(question, persona, text)
-    form = question.form
-    return form.with_rationale("verdict", verdict) if form.rationale else verdict
-
-
-def _better(question: _PromptMatch, persona: _Persona, text: str) -> str:
     first = quality_of(question.values["response_a"]) + persona.error("first", text) + persona.position_bias
     second = quality_of(question.values["response_b"]) + persona.error("second", text)
     if max(first, second) < _USELESS:
-        return "BAD"
-    if abs(first - second) < _EQUAL_WITHIN:
-        return "TIE"
-    return "A" if first > second else "B"
+        verdict = "BAD"
+    elif abs(first - second) < _EQUAL_WITHIN:
+        verdict = "TIE"
+    else:
+        verdict = "A" if first > second else "B"
+    form = question.form
+    return form.with_rationale("verdict", verdict) if form.rationale else verdict
 
 
 _ANSWERS: Mapping[str, Callable[[_PromptMatch, _Persona, str], str]] = {
@@ -411,17 +402,13 @@ class MockModel:
         await asyncio.sleep(min(persona.latency, limit))
         if persona.latency > limit:
             raise ProviderError(Fault.TIMEOUT, "mock took too long")
-        self._maybe_fail(persona, repr(question_of(request)))
+        if persona.failure_rate:
+            question = f"{persona.model} {persona.attempt} {question_of(request)!r}"
+            failures = self._failures.pop(question, 0)
+            if persona.uniform("failure", failures, question) < persona.failure_rate:
+                self._failures[question] = failures + 1
+                raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate says", status=500)
         return completion_for(request)
-
-    def _maybe_fail(self, persona: _Persona, question: str) -> None:
-        if not persona.failure_rate:
-            return
-        question = f"{persona.model} {persona.attempt} {question}"
-        failures = self._failures.pop(question, 0)
-        if persona.uniform("failure", failures, question) < persona.failure_rate:
-            self._failures[question] = failures + 1
-            raise ProviderError(Fault.SERVER, "mock failed, as its failure_rate says", status=500)
 
     stream = whole_stream
 

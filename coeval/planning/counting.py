@@ -58,9 +58,16 @@ class Stored:
 def read_stored(run: Run) -> Stored:
     """Count the valid records in a run's folder."""
     stored = Stored()
-    for folder in ("phase1_attributes", "phase2_rubric"):
-        for path in sorted((run.folder / folder).glob("[!.]*.json")):
-            _read_map(path, stored)
+    for path in sorted((run.folder / "phase1_attributes").glob("[!.]*.json")):
+        for kind in ("target", "nuanced"):
+            # A run may have either name of these files: `coeval.storage.run`.
+            for ending in (f"_{kind}_attrs.json", f".{kind}_attrs.json"):
+                if path.name.endswith(ending) and isinstance(read_json(path), dict):
+                    stored.attributes.add((path.name.removesuffix(ending), kind))
+    for path in sorted((run.folder / "phase2_rubric").glob("[!.]*.rubric.json")):
+        rubric = read_json(path)
+        if isinstance(rubric, dict):
+            stored.rubrics[path.name.partition(".")[0]] = rubric
     _count_records(run, stored)
     meta = read_json(run.meta)
     stored.completed = _phases(meta, "phases_completed")
@@ -91,42 +98,17 @@ def _count_records(run: Run, stored: Stored) -> None:
     for record, _ in _records(run.record_files("evaluation"), lambda record: is_current(record, "response_id")):
         # A score names the answer, not the student, and an answer's id is made of both.
         student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
-        whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
-        stored.scores[whose].update(record["scores"].keys())
+        names = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
+        stored.scores[names].update(record["scores"].keys())
     both = ("response_a_id", "response_b_id")
     for record, _ in _records(run.record_files("pairwise"), lambda record: is_current(record, *both)):
         first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
         stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
 
 
-def _stored_before(config: Config, run: Run | None) -> Stored:
-    """Count the records that a start builds on: those of `run`, else those that `resume_from` copies."""
-    source = config.experiment.resume_folder
-    if run is not None or source is None:
-        return read_stored(run) if run is not None else Stored()
-    stored = read_stored(Run(source))
-    for task in extended_tasks(config):
-        stored.rubrics.pop(task, None)
-    return stored
-
-
 def _phases(meta: Any, key: str) -> tuple[str, ...]:
     phases = meta.get(key) if isinstance(meta, dict) else None
     return tuple(map(str, phases)) if isinstance(phases, list) else ()
-
-
-def _read_map(path: Path, stored: Stored) -> None:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        return
-    task = path.name.partition(".")[0]
-    if path.name.endswith(".rubric.json"):
-        stored.rubrics[task] = value
-        return
-    for kind in ("target", "nuanced"):
-        for ending in (f"_{kind}_attrs.json", f".{kind}_attrs.json"):
-            if path.name.endswith(ending):
-                stored.attributes.add((path.name.removesuffix(ending), kind))
 
 
 def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], T | None]) -> Iterator[tuple[dict[str, Any], T]]:
@@ -172,9 +154,9 @@ TOKENS: Mapping[str, Tokens] = {
     "pairwise": Tokens(780, 10),
 }
 """Assumed for each phase."""
-_RATIONALE = 60
+_RATIONALE_TOKENS = 60
 """Further tokens of an answer with a rationale."""
-_PASSAGE = 600
+_PASSAGE_TOKENS = 600
 """Further tokens of a question with a passage of a document."""
 _UNKNOWN_FACTORS = 4
 """Assumed of a rubric that teachers have yet to write."""
@@ -224,7 +206,15 @@ def remaining(
     `modes` are by default those of a continued run, or the configuration's; phases 3 to 5 are confined to the models
     `only`, if it is given.
     """
-    stored = _stored_before(config, run)
+    source = config.experiment.resume_folder
+    if run is not None:
+        stored = read_stored(run)
+    elif source is not None:  # whose records the new run will copy
+        stored = read_stored(Run(source))
+        for task in extended_tasks(config):
+            stored.rubrics.pop(task, None)
+    else:
+        stored = Stored()
     chosen = modes or (continued_modes(config, stored.settled) if run else config.experiment.phases)
     return Remaining(stored, chosen, work_of(config, stored, chosen, only))
 
@@ -232,8 +222,8 @@ def remaining(
 def tokens_by_phase(work: Iterable[Work]) -> dict[Phase, float]:
     """Return the tokens of answers that are asked for in each phase, which is what models take their time for."""
     tokens = dict.fromkeys(PHASES, 0.0)
-    for one in work:
-        tokens[one.phase] += one.calls * one.tokens.output
+    for entry in work:
+        tokens[entry.phase] += entry.calls * entry.tokens.output
     return tokens
 
 
@@ -249,13 +239,21 @@ class _Count:
     def of(self, task: Task) -> Iterator[Work]:
         """Yield the calls of a task, phase by phase."""
         teachers = [teacher for teacher in self.config.with_role("teacher") if not teacher.is_virtual]
-        maps, rubrics, items = self._maps(task), self._rubrics(task), self._items(task)
+        kinds = {"target": task.target_attributes, "nuanced": task.nuanced_attributes}
+        maps = sum(
+            self.modes[PHASES[0]] == "New" or (task.name, kind) not in self.stored.attributes
+            for kind, setting in kinds.items()
+            if isinstance(setting, str)
+        )
+        is_rubric_missing = self.modes[PHASES[1]] == "New" or task.name not in self.stored.rubrics
+        rubrics = int(isinstance(task.rubric, str) and is_rubric_missing)
+        items = self._items(task)
         for teacher in teachers:
             yield Work(PHASES[0], task.name, teacher, maps, TOKENS[PHASES[0]])
             yield Work(PHASES[1], task.name, teacher, rubrics, TOKENS[PHASES[1]])
             written = self._retained(PHASES[2], self.stored.items[task.name, teacher.name])
             input_, output = TOKENS[PHASES[2]]
-            tokens = Tokens(input_ + _PASSAGE * bool(task.documents), output)
+            tokens = Tokens(input_ + (_PASSAGE_TOKENS if task.documents else 0), output)
             yield Work(PHASES[2], task.name, teacher, items[teacher.name] - written, tokens)
         answers = self._answers(task)
         for student in self.config.with_role("student"):
@@ -268,7 +266,7 @@ class _Count:
             pairwise = task.evaluation_mode == "pairwise"
             calls = self._pairs(task, judge, answers) if pairwise else self._scores(task, judge, answers)
             input_, output = TOKENS["pairwise" if pairwise else PHASES[4]]
-            tokens = Tokens(input_, output + _RATIONALE * task.rationale)
+            tokens = Tokens(input_, output + (_RATIONALE_TOKENS if task.rationale else 0))
             yield Work(PHASES[4], task.name, judge, calls, tokens)
 
     def _asks(self, model: Model) -> bool:
@@ -278,17 +276,6 @@ class _Count:
     def _retained(self, phase: Phase, number: int) -> int:
         """Return how many stored records stay."""
         return 0 if self.modes[phase] == "New" else number
-
-    def _maps(self, task: Task) -> int:
-        """Return the calls to each teacher for attributes."""
-        kinds = {"target": task.target_attributes, "nuanced": task.nuanced_attributes}
-        generated = [kind for kind, setting in kinds.items() if isinstance(setting, str)]
-        is_new = self.modes[PHASES[0]] == "New"
-        return sum(is_new or (task.name, kind) not in self.stored.attributes for kind in generated)
-
-    def _rubrics(self, task: Task) -> int:
-        is_new = self.modes[PHASES[1]] == "New"
-        return int(isinstance(task.rubric, str) and (is_new or task.name not in self.stored.rubrics))
 
     def _items(self, task: Task) -> dict[str, int]:
         """Return teacher -> items at the end, also of teachers that left the configuration."""
@@ -329,7 +316,13 @@ class _Count:
         of_task = any(key[0] == task.name for key in self.stored.scores)
         total = 0
         for student in sorted({student for _, student in answers}):
-            by_teacher = {name: self._scored(task, name, student, judge) for name, other in answers if other == student}
+            # By teacher: factor -> answers with a score for it.
+            teachers = [teacher for teacher, name in answers if name == student]
+            is_new = self.modes[PHASES[4]] == "New"
+            by_teacher: dict[str, Mapping[str, int]] = {
+                teacher: {} if is_new else self.stored.scores.get((task.name, teacher, student, judge.name), {})
+                for teacher in teachers
+            }
             of_model = any(map(len, by_teacher.values()))
             missing: dict[str, int] = {}
             for name, scored in by_teacher.items():
@@ -337,11 +330,6 @@ class _Count:
                 missing[name] = max(lacking, default=0) if whole else sum(lacking)
             total += sum(self._left(PHASES[4], missing, of_task, of_model).values())
         return total
-
-    def _scored(self, task: Task, teacher: str, student: str, judge: Model) -> Mapping[str, int]:
-        """Return factor -> answers with a score for it."""
-        names = (task.name, teacher, student, judge.name)
-        return {} if self.modes[PHASES[4]] == "New" else self.stored.scores.get(names, {})
 
     def _factors(self, task: Task, judge: Model) -> tuple[str, ...]:
         """Return the factors that a judge scores; placeholders while the rubric is unknown."""
@@ -354,12 +342,13 @@ class _Count:
         """Return the calls to a judge for verdicts on pairs of the configured students."""
         names = sorted({student for _, student in answers})
         there = _of(self.stored.pairs, task.name)
-        own = {key: self._retained(PHASES[4], count) for key, count in there.items() if key[1] == judge.name}
-        seen = {key[2:] for key, count in own.items() if count}
-        most, missing = task.pairwise.pairs, {}
+        verdicts = {key: self._retained(PHASES[4], count) for key, count in there.items() if key[1] == judge.name}
+        seen = {key[2:] for key, count in verdicts.items() if count}
+        most = task.pairwise.pairs
+        missing = {}
         for teacher in sorted({name for name, _ in answers}):
-            judged = {couple: own.get((teacher, judge.name, *couple), 0) for couple in combinations(names, 2)}
-            possible = {couple: min(answers.get((teacher, one), 0) for one in couple) for couple in judged}
+            judged = {couple: verdicts.get((teacher, judge.name, *couple), 0) for couple in combinations(names, 2)}
+            possible = {couple: min(answers.get((teacher, student), 0) for student in couple) for couple in judged}
             if self.modes[PHASES[4]] == "Model":  # a new student is compared with the earlier ones
                 possible.update({couple: judged[couple] for couple in judged if couple in seen})
             total = sum(possible.values())

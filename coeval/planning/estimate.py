@@ -164,7 +164,7 @@ async def estimate(
     """
     count = config.experiment.estimate_samples if samples is None else samples
     left = remaining(config, run, modes, only)
-    busy = {one.model.name for one in left.work}
+    busy = {entry.model.name for entry in left.work}
     models = tuple(model for model in config.models if model.name in busy and (only is None or model.name in only))
     speeds = await measure(replace(config, models=models), asking, count) if asking is not None and count else {}
     return _estimate(config, left, run=run, speeds=speeds, samples=count if speeds else 0)
@@ -186,20 +186,36 @@ def _estimate(
 ) -> dict[str, Any]:
     work = left.work
     all_speeds = {model.name: speeds.get(model.name) or guessed(model) for model in config.models}
-    phases = {phase: _phase(config, phase, [one for one in work if one.phase == phase], all_speeds) for phase in PHASES}
-    seconds = sum(part["time_s"] for part in phases.values())
-    cost = sum(_cost(config, one) for one in work)
+    phases = {
+        phase: _phase(config, phase, [entry for entry in work if entry.phase == phase], all_speeds) for phase in PHASES
+    }
+    seconds = sum(estimate["time_s"] for estimate in phases.values())
+    cost = sum(_cost(config, entry) for entry in work)
+    interfaces = sorted({model.interface for model in config.models})
     return {
         "is_remaining_estimate": run is not None,
         "completed_phases": list(left.stored.completed) if run else [],
         "total_cost_usd": round(cost, 4),
-        "total_calls": sum(one.calls for one in work),
+        "total_calls": sum(entry.calls for entry in work),
         "total_time_min": round(seconds / 60, 2),
-        "batch_savings_usd": round(sum(_cost(config, one, discount=False) for one in work) - cost, 4),
+        "batch_savings_usd": round(sum(_cost(config, entry, discount=False) for entry in work) - cost, 4),
         "per_phase": phases,
         "per_provider": _providers(config, work, all_speeds),
         "per_model": {model.name: _model(config, model, work, all_speeds[model.name]) for model in config.models},
-        "assumptions": _assumptions(config, samples),
+        "assumptions": {
+            "token_counts": {name: {"input": count.input, "output": count.output} for name, count in TOKENS.items()},
+            "price_table": {
+                name: list(price_of(model, roles[0]))
+                for model in config.models
+                if not model.is_virtual
+                for name, roles in model.asked_for.items()
+            },
+            "batch_discount": {name: batch_discount(name) for name in interfaces},
+            "batch_turnaround_s": BATCH_SECONDS,
+            "concurrency": {name: in_flight(config.experiment.concurrency, name) for name in interfaces},
+            "pricing_yaml": PRICES.name,
+            "n_samples_per_model": samples,
+        },
     }
 
 
@@ -211,16 +227,16 @@ def _cost(config: Config, work: Work, *, discount: bool = True) -> float:
 
 def _phase(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> dict[str, Any]:
     calls: dict[str, int] = defaultdict(int)
-    for one in work:
-        calls[one.model.name] += one.calls
+    for entry in work:
+        calls[entry.model.name] += entry.calls
     by_interface = _by_interface(work)
     seconds = max((_seconds(config, phase, group, speeds) for group in by_interface.values()), default=0.0)
     return {
         "calls": sum(calls.values()),
         "calls_per_model": dict(calls),
-        "total_input_tokens": sum(one.calls * one.tokens.input for one in work),
-        "total_output_tokens": sum(one.calls * one.tokens.output for one in work),
-        "cost_usd": round(sum(_cost(config, one) for one in work), 4),
+        "total_input_tokens": sum(entry.calls * entry.tokens.input for entry in work),
+        "total_output_tokens": sum(entry.calls * entry.tokens.output for entry in work),
+        "cost_usd": round(sum(_cost(config, entry) for entry in work), 4),
         "time_s": round(seconds, 1),
         "time_min": round(seconds / 60, 2),
     }
@@ -228,16 +244,16 @@ def _phase(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, 
 
 def _by_interface(work: Iterable[Work]) -> dict[str, list[Work]]:
     groups: dict[str, list[Work]] = defaultdict(list)
-    for one in work:
-        groups[one.model.interface].append(one)
+    for entry in work:
+        groups[entry.model.interface].append(entry)
     return groups
 
 
 def _seconds(config: Config, phase: Phase, work: list[Work], speeds: Mapping[str, Speed]) -> float:
     """Return the seconds of an interface for its calls of one phase."""
-    single = [one for one in work if not config.is_batched(one.model, phase)]
-    serial = sum(one.calls * speeds[one.model.name].seconds(one.tokens.output) for one in single)
-    calls = sum(one.calls for one in single)
+    single = [entry for entry in work if not config.is_batched(entry.model, phase)]
+    serial = sum(entry.calls * speeds[entry.model.name].seconds(entry.tokens.output) for entry in single)
+    calls = sum(entry.calls for entry in single)
     interface = work[0].model.interface
     seconds = serial / min(in_flight(config.experiment.concurrency, interface), max(calls, 1))
     rate = config.experiment.rate_limit.get(interface)
@@ -250,19 +266,22 @@ def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) ->
     """Return the estimates of the interfaces, the most expensive first."""
     providers: dict[str, dict[str, Any]] = {}
     for interface, group in _by_interface(work).items():
-        phases = {one.phase for one in group}
-        seconds = sum(_seconds(config, phase, [one for one in group if one.phase == phase], speeds) for phase in phases)
+        # Phases come one after the other, as in the whole run.
+        by_phase: dict[Phase, list[Work]] = defaultdict(list)
+        for entry in group:
+            by_phase[entry.phase].append(entry)
+        seconds = sum(_seconds(config, phase, entries, speeds) for phase, entries in by_phase.items())
         providers[interface] = {
-            "calls": sum(one.calls for one in group),
-            "cost_usd": round(sum(_cost(config, one) for one in group), 4),
+            "calls": sum(entry.calls for entry in group),
+            "cost_usd": round(sum(_cost(config, entry) for entry in group), 4),
             "time_min": round(seconds / 60, 2),
-            "models": sorted({one.model.name for one in group}),
+            "models": sorted({entry.model.name for entry in group}),
         }
     return dict(sorted(providers.items(), key=lambda pair: -pair[1]["cost_usd"]))
 
 
 def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict[str, Any]:
-    own = [one for one in work if one.model.name == model.name]
+    own = [entry for entry in work if entry.model.name == model.name]
     return {
         "interface": model.interface,
         "roles": list(model.roles),
@@ -273,7 +292,7 @@ def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict
         "models": {
             name: {
                 "roles": list(roles),
-                **_priced(config, model, roles[0], [one for one in own if ROLE_OF[one.phase] in roles]),
+                **_priced(config, model, roles[0], [entry for entry in own if ROLE_OF[entry.phase] in roles]),
             }
             for name, roles in model.asked_for.items()
             if not model.is_virtual
@@ -287,24 +306,6 @@ def _priced(config: Config, model: Model, role: Role, work: Sequence[Work]) -> d
         "price_input_per_m": price.input,
         "price_output_per_m": price.output,
         "price_is_default": not is_listed(model.interface, model.model_id(role)),
-        "estimated_calls": sum(one.calls for one in work),
-        "cost_usd": round(sum(_cost(config, one) for one in work), 4),
-    }
-
-
-def _assumptions(config: Config, samples: int) -> dict[str, Any]:
-    interfaces = sorted({model.interface for model in config.models})
-    return {
-        "token_counts": {name: {"input": count.input, "output": count.output} for name, count in TOKENS.items()},
-        "price_table": {
-            name: list(price_of(model, roles[0]))
-            for model in config.models
-            if not model.is_virtual
-            for name, roles in model.asked_for.items()
-        },
-        "batch_discount": {name: batch_discount(name) for name in interfaces},
-        "batch_turnaround_s": BATCH_SECONDS,
-        "concurrency": {name: in_flight(config.experiment.concurrency, name) for name in interfaces},
-        "pricing_yaml": PRICES.name,
-        "n_samples_per_model": samples,
+        "estimated_calls": sum(entry.calls for entry in work),
+        "cost_usd": round(sum(_cost(config, entry) for entry in work), 4),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,12 @@ class _StoredConfig:
     def names(self, role: str) -> list[tuple[str, str, Any]]:
         """Return (name, interface, metric) of the models in a role."""
         models = [model for model in self.models if role in (model.get("roles") or ())]
-        parameters = [one if isinstance(one := model.get("parameters"), dict) else {} for model in models]
-        return [
-            (str(model.get("name")), str(model.get("interface")), own.get("metric"))
-            for model, own in zip(models, parameters, strict=True)
-        ]
+        named = []
+        for model in models:
+            parameters = model.get("parameters")
+            metric = parameters.get("metric") if isinstance(parameters, dict) else None
+            named.append((str(model.get("name")), str(model.get("interface")), metric))
+        return named
 
     def judges(self, task: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
         """Return the judges of a task, as `coeval.schema.judges_of` does for a loaded configuration."""
@@ -94,7 +95,11 @@ class _Present:
         """Return the factors that an answer needs scores for: labels only where its item has them."""
         item, _ = self._pair(response)
         names = () if item is None else item.attributes
-        return {one for one in factors if not one.startswith(LABEL_PREFIX) or one.removeprefix(LABEL_PREFIX) in names}
+        return {
+            factor
+            for factor in factors
+            if not factor.startswith(LABEL_PREFIX) or factor.removeprefix(LABEL_PREFIX) in names
+        }
 
     def _pair(self, response: str) -> tuple[ItemMark | None, AnswerMark | None]:
         # The id of an answer is that of its item and the student's name, which holds no `__`.
@@ -133,18 +138,24 @@ def missing_text(run: Run) -> str:
 def progress_of(run: Run) -> dict[str, tuple[int, int]]:
     """Return kind of record -> how many are missing and how many there should be, in the end: those included that rest
     on records still to be made."""
-    raw, counts = stored_config(run), dict.fromkeys(_NEEDS, (0, 0))
+    raw = stored_config(run)
+    counts = dict.fromkeys(_NEEDS, (0, 0))
     config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
     for task in config.tasks:
         present = _present(run, config, task, with_answers=True)
         for kind, needs_of in _NEEDS.items():
             needs = list(needs_of(config, present))
             missing, expected = counts[kind]
-            counts[kind] = missing + sum(one for _, one, _ in needs), expected + sum(one for *_, one in needs)
+            missing += sum(model_missing for _, model_missing, _ in needs)
+            expected += sum(model_expected for _, _, model_expected in needs)
+            counts[kind] = (missing, expected)
             if kind == "data_generation":
                 present = _with_items(present, {teacher: count for teacher, count, _ in needs})
             elif kind == "response_collection":
-                present = _with_answers(present, [student for student, count, _ in needs if count])
+                # With the answers that students will have given, there are scores and pairs to come.
+                students = [student for student, count, _ in needs if count]
+                to_come = {f"{item}__{student}": AnswerMark("", "") for student in students for item in present.items}
+                present = replace(present, answers={**to_come, **present.answers})
     return counts
 
 
@@ -163,12 +174,6 @@ def _with_items(present: _Present, missing: Mapping[str, int]) -> _Present:
     return replace(present, items={**present.items, **items}, by_teacher=by_teacher)
 
 
-def _with_answers(present: _Present, students: Iterable[str]) -> _Present:
-    """Return what there is with the answers that students will have given."""
-    answers = {f"{item}__{student}": AnswerMark("", "") for student in students for item in present.items}
-    return replace(present, answers={**answers, **present.answers})
-
-
 def _present(run: Run, config: _StoredConfig, task: Mapping[str, Any], *, with_answers: bool) -> _Present:
     items, by_teacher = dict[str, ItemMark](), defaultdict[str, set[str]](set)
     for record in _valid(run, "data_generation", task, "prompt"):
@@ -180,7 +185,7 @@ def _present(run: Run, config: _StoredConfig, task: Mapping[str, Any], *, with_a
         if item is None or is_answer_to(record, item):
             by_student[str(record.get("student_model_id"))][str(record.get("id"))] = answer_mark(record)
     students = {student for student, *_ in config.names("student")}
-    answers = {one: mark for name in students for one, mark in by_student[name].items()}
+    answers = {identity: mark for name in students for identity, mark in by_student[name].items()}
     return _Present(run, task, items, by_teacher, by_student, answers)
 
 
@@ -204,14 +209,15 @@ def _items(config: _StoredConfig, present: _Present) -> _Needs:
 
 def _answers(config: _StoredConfig, present: _Present) -> _Needs:
     for student, interface, _ in config.names("student"):
-        answered = {one.rpartition("__")[0] for one in present.by_student.get(student, ())}
+        answered = {identity.rpartition("__")[0] for identity in present.by_student.get(student, ())}
         is_made = interface == "answers"  # there is what was ingested
         expected = answered if is_made else present.items.keys()
         yield student, len(expected - answered), len(expected)
 
 
 def _scores(config: _StoredConfig, present: _Present) -> _Needs:
-    rubric, labels = read_json(present.run.rubric(present.name)), present.task.get("label_attributes") or ()
+    rubric = read_json(present.run.rubric(present.name))
+    labels = present.task.get("label_attributes") or ()
     definitions = rubric if isinstance(rubric, dict) else present.task.get("rubric")
     for judge, interface, metric in config.judges(present.task):
         if present.task.get("evaluation_mode") != "pairwise" or interface in VIRTUAL:
@@ -219,7 +225,8 @@ def _scores(config: _StoredConfig, present: _Present) -> _Needs:
             if not isinstance(definitions, dict) and interface not in VIRTUAL:
                 factors = {""}  # unknown, as long as the rubric is not written
             if factors:
-                yield judge, *_unscored(judge, factors, present)
+                missing, expected = _unscored(judge, factors, present)
+                yield judge, missing, expected
 
 
 def _pairs(config: _StoredConfig, present: _Present) -> _Needs:
@@ -378,19 +385,16 @@ def _fault(kind: str, record: Mapping[str, Any]) -> str | None:
     if kind == "pairwise":
         return _fault_of_verdict(record)
     if kind == "evaluation":
-        return _fault_of_scores(record.get("scores"))
+        scores = record.get("scores")
+        if not isinstance(scores, dict) or not scores:
+            return "empty scores"
+        return None if all(is_score(score) for score in scores.values()) else "a score that is none"
     needed = ("prompt",) if record.get("benchmark_id") else _NEEDED[kind]  # prompts may be ingested without reference
     empty = [key for key in needed if not str(record.get(key) or "").strip()]
     return f"empty {empty[0]}" if empty else None
 
 
 _NEEDED = {"data_generation": ("prompt", "reference_response"), "response_collection": ("response",)}
-
-
-def _fault_of_scores(scores: object) -> str | None:
-    if not isinstance(scores, dict) or not scores:
-        return "empty scores"
-    return None if all(is_score(score) for score in scores.values()) else "a score that is none"
 
 
 def _fault_of_verdict(record: Mapping[str, Any]) -> str | None:
@@ -417,7 +421,16 @@ def mend(run: Run, inspections: Mapping[str, Inspection], kinds: tuple[str, ...]
             changed += len(bad_lines)
     lacking = {inspections[kind].phase for kind in kinds if inspections[kind].is_lacking}
     if lacking:
-        _open_again(Meta(run), min(lacking, key=PHASES.index))
+        # The first phase that lacks something is open again, and so are all after it, which build on its records.
+        meta = Meta(run)
+        first = min(lacking, key=PHASES.index)
+        opened = PHASES[PHASES.index(first) :]
+        in_progress = [phase for phase in meta.data.get("phases_in_progress") or [] if phase not in opened]
+        meta.update(
+            phases_completed=[phase for phase in meta.completed if phase not in opened],
+            phases_in_progress=[*in_progress, first],
+            status="in_progress",
+        )
     return changed
 
 
@@ -443,14 +456,3 @@ def _rewrite(path: Path, bad: Mapping[int, _BadLine], *, keep: bool) -> None:
                 (removed if number in bad else file).write(b"\n")
     if not aside.stat().st_size:
         aside.unlink()
-
-
-def _open_again(meta: Meta, first: Phase) -> None:
-    """Take a phase that lacks something, and all after it, from the completed ones."""
-    opened = PHASES[PHASES.index(first) :]
-    in_progress = [phase for phase in meta.data.get("phases_in_progress") or [] if phase not in opened]
-    meta.update(
-        phases_completed=[phase for phase in meta.completed if phase not in opened],
-        phases_in_progress=[*in_progress, first],
-        status="in_progress",
-    )

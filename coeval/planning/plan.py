@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -39,14 +39,29 @@ def plan_text(config: Config, left: Remaining, only: Collection[str] | None = No
     if only is not None:
         head += f"; phases 3 to 5 for {', '.join(sorted(only))} alone"
     models = [(model.name, model.interface, _asked_for(model), ", ".join(model.roles)) for model in config.models]
-    tasks = [(task.name, *_sampling_text(task.sampling), grading_text(task), _rubric(task)) for task in config.tasks]
+    tasks = []
+    for task in config.tasks:
+        target, nuance, items = _sampling_text(task.sampling)
+        rubric = task.rubric
+        if not isinstance(rubric, str):
+            rubric = f"{len(rubric)} factor" + ("s" if len(rubric) != 1 else "")
+        tasks.append((task.name, target, nuance, items, grading_text(task), rubric))
+    phases = [(phase, str(left.modes[phase]), ", ".join(_batched_in(config, phase))) for phase in PHASES]
+    if any(batched for _, _, batched in phases):
+        modes = _text_grid(("phase", "mode", "in batches"), phases)
+    else:
+        modes = _text_grid(("phase", "mode"), [(phase, mode) for phase, mode, _ in phases])
+    counts = _calls_per_task(config, left.work)
+    calls = [(name, *(f"{of[phase]:,}" for phase in PHASES), f"{sum(of.values()):,}") for name, of in counts.items()]
+    totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
+    calls.append(("total", *(f"{number:,}" for number in totals), f"{sum(totals):,}"))
     return "\n\n".join(
         [
             head,
-            _left(("model", "interface", "asked for", "roles"), models),
-            _left(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
-            _phases(config, left.modes),
-            _calls(_calls_per_task(config, left.work)),
+            _text_grid(("model", "interface", "asked for", "roles"), models),
+            _text_grid(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
+            modes,
+            grid(("calls", *(_PHASE_HEADS[phase] for phase in PHASES), "total"), calls),
         ]
     )
 
@@ -64,8 +79,8 @@ def phases_left(
 def _calls_per_task(config: Config, work: Iterable[Work]) -> dict[str, Counter[str]]:
     """Return task -> phase -> calls."""
     counts = {task.name: Counter[str]() for task in config.tasks}
-    for one in work:
-        counts[one.task][one.phase] += one.calls
+    for entry in work:
+        counts[entry.task][entry.phase] += entry.calls
     return counts
 
 
@@ -92,45 +107,18 @@ def _asked_for(model: Model) -> str:
     return ", ".join(f"{name} ({' and '.join(roles)})" for name, roles in names.items())
 
 
-def _rubric(task: Task) -> str:
-    if isinstance(task.rubric, str):
-        return task.rubric
-    return f"{len(task.rubric)} factor" + ("s" if len(task.rubric) != 1 else "")
-
-
-def _phases(config: Config, modes: Mapping[Any, Mode]) -> str:
-    """Return the modes, and the models in batches if there are any."""
-    rows = [(phase, str(modes[phase]), ", ".join(_batched_in(config, phase))) for phase in PHASES]
-    if not any(batched for *_, batched in rows):
-        return _left(("phase", "mode"), [(phase, mode) for phase, mode, _ in rows])
-    return _left(("phase", "mode", "in batches"), rows)
-
-
-def _calls(counts: Mapping[str, Counter[str]]) -> str:
-    rows = [(task, *(f"{of[phase]:,}" for phase in PHASES), f"{sum(of.values()):,}") for task, of in counts.items()]
-    totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
-    rows.append(("total", *(f"{number:,}" for number in totals), f"{sum(totals):,}"))
-    return grid(("calls", *(_PHASE_HEADS[phase] for phase in PHASES), "total"), rows)
-
-
-def _left(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Format a table of text."""
+def _text_grid(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(text_table(head, rows, left=range(len(head)), joined_rule=True))
 
 
 _LAST_ERRORS = 10
-_RECENT = 600  # seconds whose records tell the speed
+_RECENT_SECONDS = 600  # whose records tell the speed
 _TIMES = ("generated_at", "evaluated_at", "created_at")
 
 
 def status_text(run: Run) -> str:
     """Return the text of `coeval status`. Raise RunInputError if the folder holds no run."""
     meta = Meta(run)
-    parts = [_about(meta), _phase_lines(run, meta), _batches(run), _errors(run)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _about(meta: Meta) -> str:
     data = meta.data
     lines = [f"{data.get('experiment_id')}: {data.get('status')}"]
     lines.append(f"  created {data.get('created_at')}, updated {data.get('updated_at')}")
@@ -139,36 +127,37 @@ def _about(meta: Meta) -> str:
     used = ", ".join(f"{model} {count}" for model, count in sorted(meta.quota_used.items()))
     if used:
         lines.append(f"  calls: {used}; ${meta.spent_usd:.4f}")
-    return "\n".join(lines)
+    parts = ["\n".join(lines), _phase_lines(run, meta), _batches(run), _errors(run)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _phase_lines(run: Run, meta: Meta) -> str:
-    lines, progress = [], progress_of(run)
-    since = (datetime.now(timezone.utc) - timedelta(seconds=_RECENT)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    lines = ["phases"]
+    progress = progress_of(run)
+    since = (datetime.now(timezone.utc) - timedelta(seconds=_RECENT_SECONDS)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for phase in PHASES:
-        counted = [line for kind in KINDS_OF.get(phase, ()) if (line := _counted(run, kind, *progress[kind], since))]
+        kinds = KINDS_OF.get(phase, ())
         folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
         maps = None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
-        state = _state(
-            meta, phase, has_files=any(run.record_files(kind) for kind in KINDS_OF.get(phase, ())) or bool(maps)
-        )
-        lines += [f"  {phase:<20} {state}" + ("" if maps is None else f", {maps} files"), *counted]
-    return "\n".join(["phases", *lines])
-
-
-def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
-    if phase in meta.completed:
-        return "completed"
-    if phase in meta.settled:
-        return "kept as it is"
-    if phase in (meta.data.get("phases_in_progress") or []):
-        return "in progress"
-    return "not completed" if has_files else "not begun"
+        if phase in meta.completed:
+            state = "completed"
+        elif phase in meta.settled:
+            state = "kept as it is"
+        elif phase in (meta.data.get("phases_in_progress") or []):
+            state = "in progress"
+        else:
+            state = "not completed" if maps or any(map(run.record_files, kinds)) else "not begun"
+        lines.append(f"  {phase:<20} {state}" + ("" if maps is None else f", {maps} files"))
+        for kind in kinds:
+            missing, expected = progress[kind]
+            lines += [line] if (line := _counted(run, kind, missing, expected, since)) else []
+    return "\n".join(lines)
 
 
 def _counted(run: Run, kind: str, missing: int, expected: int, since: str) -> str:
     """Return a line about the records of one kind: those that are there, expected, and failed alone; bad lines."""
-    files, bad = run.record_files(kind), list[int]()
+    files = run.record_files(kind)
+    bad = list[int]()
     if not files and not expected:
         return ""
     ids: dict[bool, set[str]] = {True: set(), False: set()}
@@ -233,8 +222,16 @@ def description_page(config: Config, probed: Mapping[str, str] | None = None) ->
         facts=_facts(config, estimate),
         models=_models(config, estimate, probed),
         systems=_systems(config),
-        tasks=_tasks(config),
-        phases=_phase_table(config),
+        # Those of a category together.
+        tasks=[_task(config, task) for task in sorted(config.tasks, key=lambda task: task.category or "")],
+        phases=Table(
+            [
+                Column("Phase", number=False),
+                Column("Mode", number=False),
+                Column("In batches", number=False, wide=True),
+            ],
+            [[phase, experiment.phases[phase], ", ".join(_batched_in(config, phase))] for phase in PHASES],
+        ),
         budget=_budget(config),
         costs=[_costs("Phase", estimate["per_phase"]), _costs("Provider", estimate["per_provider"])],
         savings=dollars(estimate["batch_savings_usd"]) if estimate["batch_savings_usd"] else "",
@@ -275,23 +272,20 @@ def _models(config: Config, estimate: Mapping[str, Any], probed: Mapping[str, st
     if probed is not None:
         columns.append(Column("Probe", number=False, wide=True))
     rows = []
-    for model, model_id, roles in _model_ids(config):
-        part, price = estimate["per_model"][model.name], price_of(model, roles[0])
-        part = part["models"].get(model_id, part)
-        row: list[Any] = [model.name, model.interface, model_id, ", ".join(roles), _parameters(model)]
-        row += [price.input, price.output, part["estimated_calls"], _dollars(part["cost_usd"])]
-        if probed is not None:
-            state = probed.get(model.name, "not asked")
-            row.append(Cell(state, state, "good" if state == "ok" else "bad" if model.name in probed else "quiet"))
-        rows.append(row)
-    return Table(columns, rows)
-
-
-def _model_ids(config: Config) -> Iterator[tuple[Model, str, tuple[Role, ...]]]:
-    """Yield each model, its provider's name for it, and the roles with this name."""
     for model in config.models:
-        for name, roles in {"": model.roles}.items() if model.is_virtual else model.asked_for.items():
-            yield model, name, roles
+        of_model = estimate["per_model"][model.name]
+        # A row for each of the provider's names for it; a virtual model has none.
+        for model_id, roles in {"": model.roles}.items() if model.is_virtual else model.asked_for.items():
+            price = price_of(model, roles[0])
+            share = of_model["models"].get(model_id, of_model)
+            row: list[Any] = [model.name, model.interface, model_id, ", ".join(roles), _parameters(model)]
+            row += [price.input, price.output, share["estimated_calls"]]
+            row.append(Cell(dollars(share["cost_usd"]), share["cost_usd"]))
+            if probed is not None:
+                state = probed.get(model.name, "not asked")
+                row.append(Cell(state, state, "good" if state == "ok" else "bad" if model.name in probed else "quiet"))
+            rows.append(row)
+    return Table(columns, rows)
 
 
 def _parameters(model: Model) -> str:
@@ -314,11 +308,6 @@ def _systems(config: Config) -> list[tuple[str, str]]:
             who = model.name if len(by_text) == 1 else f"{model.name} as {' and '.join(roles)}"
             prompts += [(who, text)] if text else []
     return prompts
-
-
-def _tasks(config: Config) -> list[dict[str, Any]]:
-    """Return the tasks, those of a category together."""
-    return [_task(config, task) for task in sorted(config.tasks, key=lambda task: task.category or "")]
 
 
 def _task(config: Config, task: Task) -> dict[str, Any]:
@@ -389,16 +378,6 @@ def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
     return prompts
 
 
-def _phase_table(config: Config) -> Table:
-    columns = [
-        Column("Phase", number=False),
-        Column("Mode", number=False),
-        Column("In batches", number=False, wide=True),
-    ]
-    rows = [[phase, config.experiment.phases[phase], ", ".join(_batched_in(config, phase))] for phase in PHASES]
-    return Table(columns, rows)
-
-
 def _budget(config: Config) -> Table:
     counts = _calls_per_task(config, remaining(config).work)
     columns = [Column("Task", number=False), *(Column(phase) for phase in PHASES), Column("All")]
@@ -411,18 +390,12 @@ def _budget(config: Config) -> Table:
 
 
 def _costs(what: str, parts: Mapping[str, Any]) -> Table:
-    columns = [Column(what, number=False), Column("Calls"), Column("Cost"), Column("Time")]
-    return Table(
-        columns,
-        [
-            [name, part["calls"], _dollars(part["cost_usd"]), Cell(minutes(part["time_min"]), part["time_min"])]
-            for name, part in parts.items()
-        ],
+    return Table.of(
+        (Column(what, number=False), list(parts)),
+        (Column("Calls"), [share["calls"] for share in parts.values()]),
+        (Column("Cost"), [Cell(dollars(share["cost_usd"]), share["cost_usd"]) for share in parts.values()]),
+        (Column("Time"), [Cell(minutes(share["time_min"]), share["time_min"]) for share in parts.values()]),
     )
-
-
-def _dollars(amount: float) -> Cell:
-    return Cell(dollars(amount), amount)
 
 
 def _limits(config: Config) -> list[tuple[str, str]]:

@@ -38,7 +38,9 @@ class Wizard:
     """The conversation."""
 
     def __init__(self, ask: Ask, say: Say, keys: Keys) -> None:
-        self._ask, self._say, self._keys = ask, say, keys
+        self._ask = ask
+        self._say = say
+        self._keys = keys
 
     def task(self) -> JSON:
         """Ask what the task is: six questions."""
@@ -71,9 +73,14 @@ class Wizard:
     def experiment(self, task: JSON, models: Sequence[JSON]) -> JSON:
         """Ask how the run of these models goes: three questions."""
         students = sum("student" in model["roles"] for model in models)
-        pairs = self._text(
-            "Do judges score each answer, or compare pairs? scores or pairs", "scores", _scores_or_pairs(students)
-        )
+
+        def check_mode(text: str) -> None:
+            if text not in ("scores", "pairs"):
+                raise ValueError("write scores or pairs")
+            if text == "pairs" and students < 2:
+                raise ValueError("one model answers, and pairs need two; write scores")
+
+        pairs = self._text("Do judges score each answer, or compare pairs? scores or pairs", "scores", check_mode)
         budget = self._text("The most dollars that the run may spend, or none", "none", _budget)
         folder = self._text("The folder for runs", "runs")
         task["evaluation_mode"] = "pairwise" if pairs == "pairs" else "single"
@@ -109,9 +116,9 @@ class Wizard:
     def _check_models(self, answer: str) -> None:
         if not _listed(answer):
             raise ValueError("name a model")
-        for name in _listed(answer):
-            interface, parted, _ = name.partition(":")
-            names = [one for one in (*INTERFACES, "auto") if one not in VIRTUAL]
+        for identity in _listed(answer):
+            interface, parted, _ = identity.partition(":")
+            names = [name for name in (*INTERFACES, "auto") if name not in VIRTUAL]
             if parted and interface not in names:
                 near = nearest(interface, names) or f"; there are {', '.join(names)}"
                 raise ValueError(f"there is no provider {interface!r}{near}")
@@ -187,16 +194,6 @@ def _budget(text: str) -> None:
         return
     if not re.fullmatch(r"\$?\d{0,9}\.?\d{1,9}", text) or not float(text.lstrip("$")):
         raise ValueError("a number of dollars above 0, or none")
-
-
-def _scores_or_pairs(students: int) -> Callable[[str], None]:
-    def check(text: str) -> None:
-        if text not in ("scores", "pairs"):
-            raise ValueError("write scores or pairs")
-        if text == "pairs" and students < 2:
-            raise ValueError("one model answers, and pairs need two; write scores")
-
-    return check
 
 
 # One sentence, of which a model makes a task.

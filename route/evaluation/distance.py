@@ -36,12 +36,6 @@ def inputs_of(states: Mapping[str, Floats]) -> Floats:
     return np.concatenate([states[name] for name in INPUTS if name in states], axis=1)
 
 
-def _mean_coefs(scores: Floats) -> Floats:
-    """Return the grounded coefficients (M,) whose chances are the mean scores (Q, M)."""
-    rates = scores.mean(axis=0).clip(_LEAST_RATE, 1.0 - _LEAST_RATE)
-    return np.asarray(np.log(rates / (1.0 - rates)))
-
-
 def fit_distance(
     inputs: Floats, coefs: Floats, usage: WordUsage | None, scores: Floats, eta: float, *, seed: int = 0
 ) -> Posterior:
@@ -53,7 +47,9 @@ def fit_distance(
     rng = np.random.default_rng(seed)
     prompt, labels = votes_between(scores, rng)
     rows = np.sort(rng.permutation(len(labels))[:_MOST_VOTES])
-    board = HeadStart(_mean_coefs(scores), eta, None)
+    # Strange prompts get the grounded coefficients whose chances are the mean scores.
+    rates = scores.mean(axis=0).clip(_LEAST_RATE, 1.0 - _LEAST_RATE)
+    board = HeadStart(np.log(rates / (1.0 - rates)), eta, None)
     prompts = KnownPrompts(inputs, coefs, usage)
     return posterior_of(prompts, prompt[rows], labels[rows], board, get("grk"), len(labels), rng)
 
@@ -64,9 +60,10 @@ def votes_between(scores: Floats, rng: np.random.Generator) -> tuple[Rows, Rows]
     order = np.argsort(rng.random((questions, models)), axis=1)[:, : models // 2 * 2].reshape(questions, -1, 2)
     first, second = order[..., 0].ravel(), order[..., 1].ravel()
     prompt = np.repeat(np.arange(questions), models // 2)
-    one, other = scores[prompt, first], scores[prompt, second]
-    better = one >= other
-    ties = np.select([one != other, one > 0.5], [0, 1], 2)
+    first_score = scores[prompt, first]
+    second_score = scores[prompt, second]
+    better = first_score >= second_score
+    ties = np.select([first_score != second_score, first_score > 0.5], [0, 1], 2)
     return prompt, np.stack([np.where(better, first, second), np.where(better, second, first), ties], axis=1)
 
 

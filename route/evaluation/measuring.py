@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ POLICIES: Mapping[str, str] = {
     "nearest": "nearest neighbours",
     "clusters": "k-means leaderboards",
 }
-_MOST_ANSWERS = 200_000  # that points are drawn of
+_MAX_POINT_ANSWERS = 200_000  # from which the points of a diagram are computed
 _ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
 
 
@@ -117,9 +116,9 @@ def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
     """Return the table with prompts as policies read them; raise InputError for categories that tell nothing."""
     if not setup.category:
         return table
-    for one in (table, other):
-        if len(set(one.categories)) < 2:
-            raise InputError(f"{one.name}: has one category, which tells nothing; leave out --category-in-prompt")
+    for side in (table, other):
+        if len(set(side.categories)) < 2:
+            raise InputError(f"{side.name}: has one category, which tells nothing; leave out --category-in-prompt")
     if not set(table.categories) & set(other.categories):
         raise InputError(f"{table.name}: shares no category with {other.name}; leave out --category-in-prompt")
     return with_categories(table)
@@ -133,20 +132,39 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
     counts = draw_counts(test.prompts, seed=seed)
     curves = {name: Curves.of(values, counts) for name, values in spent.items()}
     rows = np.arange(len(best))
-    alone = Spent(*(values[rows, best][:, None] for values in (test.scores, test.costs, test.scores)))
-    reads = _reads(test, Curves.of(alone, counts))
-    settings = {name: _settings(outcomes, name) for name in names}
+    # The best single model without a budget: a curve of one point, at whose cost and score others are read.
+    scores, costs = test.scores[rows, best][:, None], test.costs[rows, best][:, None]
+    alone = Curves.of(Spent(scores=scores, costs=costs, expected=scores), counts)
+    reads: dict[str, Callable[[Curves], Floats]] = {"accuracy": lambda curves: curves.scores[:, -1]}
+    if not test.one_price:
+        means = test.costs.mean(axis=0)
+        axis = cost_axis(float(means.min()), float(means.max()))
+        reads["area"] = lambda curves: curves.areas(axis)
+        reads["at_equal_cost"] = lambda curves: curves.at(alone.costs[:, 0])
+        reads["cost_ratio"] = lambda curves: curves.cost_of(alone.scores[:, 0]) / alone.costs[:, 0]
+    # What folds have in common stands once.
+    settings = {
+        name: tuple(dict.fromkeys(outcome.settings[name] for outcome in outcomes if outcome.settings.get(name)))
+        for name in names
+    }
     explained = {
         name: explained_share(np.concatenate([outcome.expected[name] for outcome in outcomes]), test.scores, counts)
         for name in outcomes[0].expected
     }
+    notes = []
+    if test.left_out:
+        notes.append(f"left out, answered too few questions: {', '.join(test.left_out)}")
+    if test.incomplete:
+        notes.append(f"left out, {test.incomplete} questions that not all models answered")
+    if test.clipped:
+        notes.append(f"scores of the table beyond 0 or 1 that were taken for these: {test.clipped}")
     return Results(
         table=test.name,
         models=test.models,
         questions=len(test.prompts),
         prompts=len(set(test.prompts)),
         trained_on=sizes,
-        notes=_notes(test),
+        notes=tuple(notes),
         one_price=test.one_price,
         on_average=setup.on_average and not test.one_price,
         policies={name: _policy_report(name, curves, reads, settings[name], explained.get(name)) for name in names},
@@ -177,30 +195,14 @@ def _deviations(scores: Floats) -> Floats:
     return np.asarray(scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean())
 
 
-def _reads(test: ScoreTable, alone: Curves) -> dict[str, Any]:
-    """Return what is read from curves, by measure; `alone` is the curve of the best single model."""
-    reads: dict[str, Any] = {"accuracy": lambda curves: curves.scores[:, -1]}
-    if not test.one_price:
-        means = test.costs.mean(axis=0)
-        axis = cost_axis(float(means.min()), float(means.max()))
-        reads["area"] = lambda curves: curves.areas(axis)
-        reads["at_equal_cost"] = lambda curves: curves.at(alone.costs[:, 0])
-        reads["cost_ratio"] = lambda curves: curves.cost_of(alone.scores[:, 0]) / alone.costs[:, 0]
-    return reads
-
-
 def _policy_report(
     name: str,
     curves: Mapping[str, Curves],
-    reads: Mapping[str, Any],
+    reads: Mapping[str, Callable[[Curves], Floats]],
     settings: tuple[str, ...],
     explained: Interval | None,
 ) -> PolicyReport:
-    def measured(measure: str) -> Interval | None:
-        return interval(reads[measure](curves[name])) if measure in reads else None
-
-    accuracy = measured("accuracy")
-    assert accuracy is not None
+    measures = {measure: interval(read(curves[name])) for measure, read in reads.items()}
     gains = {
         measure: interval(reads[measure](curves["p2l"]) - reads[measure](curves[name]))
         for measure in ("area", "accuracy", "at_equal_cost")
@@ -209,26 +211,15 @@ def _policy_report(
     points = zip(curves[name].costs[0].tolist(), curves[name].scores[0].tolist(), strict=True)
     return PolicyReport(
         about=POLICIES[name],
-        area=measured("area"),
-        accuracy=accuracy,
-        at_equal_cost=measured("at_equal_cost"),
-        cost_ratio=measured("cost_ratio"),
+        area=measures.get("area"),
+        accuracy=measures["accuracy"],
+        at_equal_cost=measures.get("at_equal_cost"),
+        cost_ratio=measures.get("cost_ratio"),
         gains=gains,
         explained=explained,
         curve=tuple(points),
         settings=settings,
     )
-
-
-def _settings(outcomes: list[Outcome], name: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(outcome.settings[name] for outcome in outcomes if outcome.settings.get(name)))
-
-
-def _notes(test: ScoreTable) -> tuple[str, ...]:
-    left = f"left out, answered too few questions: {', '.join(test.left_out)}" if test.left_out else ""
-    cut = f"left out, {test.incomplete} questions that not all models answered" if test.incomplete else ""
-    clipped = f"scores of the table beyond 0 or 1 that were taken for these: {test.clipped}" if test.clipped else ""
-    return tuple(note for note in (left, cut, clipped) if note)
 
 
 def _reliability(expected: Floats, realised: Floats, prompts: Sequence[str]) -> Reliability:
@@ -245,7 +236,7 @@ def _reliability(expected: Floats, realised: Floats, prompts: Sequence[str]) -> 
 
 def _points(expected: Floats, realised: Floats, prompts: Sequence[str]) -> tuple[tuple[Point, ...], ...]:
     """Return the points of the diagram, of evenly chosen prompts where there are too many answers."""
-    step = -(-expected.size // _MOST_ANSWERS)
+    step = -(-expected.size // _MAX_POINT_ANSWERS)
     columns = [values[::step].ravel() for values in (expected, realised)]
     probs, truth = (np.stack([values, 1.0 - values], axis=1) for values in columns)
     clusters = np.repeat(np.unique(prompts[::step], return_inverse=True)[1], expected.shape[1])

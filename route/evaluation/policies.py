@@ -65,7 +65,7 @@ _BOARDS = 24
 """Clusters of the policy."""
 COUNTS = (8, 16, 32, 64)
 """Clusters in a partition of the P2L's that are tried."""
-_AT_ONCE = 1024
+_QUERIES_A_BLOCK = 1024  # so that similarities to all training prompts fit in memory
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,10 @@ def category_scores(scores: Floats, categories: Sequence[str], queries: Sequence
     """Return the mean training scores (Q, M) of the category of each query, shrunk towards the overall mean."""
     overall = scores.mean(axis=0)
     column = np.array(categories, dtype=object)
-    means = {name: _shrunk(scores[column == name], overall, shrink) for name in set(categories)}
+    means = {}
+    for name in set(categories):
+        rows = scores[column == name]
+        means[name] = (rows.sum(axis=0) + shrink * overall) / max(len(rows) + shrink, 1e-9)
     return np.stack([means.get(name, overall) for name in queries])
 
 
@@ -88,7 +91,8 @@ def _tuned_category(scores: Floats, categories: Sequence[str], queries: Sequence
     """Tune `category_scores`: each training prompt is left out of its own mean."""
     _, place, counts = np.unique(np.array(categories, dtype=object), return_inverse=True, return_counts=True)
     sums = np.stack([np.bincount(place, column) for column in scores.T], axis=1)[place] - scores
-    others, overall = counts[place][:, None] - 1, scores.mean(axis=0)
+    others = counts[place][:, None] - 1
+    overall = scores.mean(axis=0)
 
     def left_out(shrink: float) -> Floats:
         return np.asarray(
@@ -114,13 +118,6 @@ def clusters(points: Floats, queries: Floats, count: int = _BOARDS, *, seed: int
     return [f"{place}" for place in own], [f"{place}" for place in others]
 
 
-def _tuned_clusters(scores: Floats, points: Floats, queries: Floats, worth: Worths) -> _Tuned:
-    """Tune the mean scores of `clusters` as those of categories."""
-    own, others = clusters(points, queries)
-    tuned = _tuned_category(scores, own, others, worth)
-    return replace(tuned, settings=tuned.settings.replace("categories", "clusters"))
-
-
 @dataclass(frozen=True)
 class _Neighbourhood:
     """The nearest training questions of each question, nearest first."""
@@ -140,9 +137,10 @@ def nearest(
     """
     points, queries = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, queries))
     count = min(count, len(points))
-    rows, similarity = np.empty((len(queries), count), dtype=np.intp), np.empty((len(queries), count))
-    for start in range(0, len(queries), _AT_ONCE):
-        here = slice(start, start + _AT_ONCE)
+    rows = np.empty((len(queries), count), dtype=np.intp)
+    similarity = np.empty((len(queries), count))
+    for start in range(0, len(queries), _QUERIES_A_BLOCK):
+        here = slice(start, start + _QUERIES_A_BLOCK)
         near = queries[here] @ points.T
         if not_same is not None:
             near[not_same[1][here, None] == not_same[0]] = -np.inf
@@ -162,23 +160,6 @@ def nearest_scores(scores: Floats, near: _Neighbourhood, count: int, shrink: flo
     neighbours = csr_matrix((usable.ravel(), near.rows[:, :count].ravel(), ends), shape=(len(usable), len(scores)))
     counts = usable.sum(axis=1, keepdims=True)
     return np.asarray((neighbours @ scores + shrink * scores.mean(axis=0)) / np.maximum(counts + shrink, 1e-9))
-
-
-def _tuned_nearest(scores: Floats, among: _Neighbourhood, queries: _Neighbourhood, worth: Worths) -> _Tuned:
-    """Tune `nearest_scores` on the neighbours of training questions `among` each other."""
-    most = among.rows.shape[1]
-    counts = [count for count in _NEIGHBOURS if count <= most] or [most]
-    best = max(
-        product(counts, _NEIGHBOUR_SHRINKAGES), key=lambda pair: worth(nearest_scores(scores, among, *pair)).area
-    )
-    return _Tuned(nearest_scores(scores, queries, *best), f"{best[0]} nearest prompts, shrinkage {best[1]:g}")
-
-
-def _shrunk(scores: Floats, overall: Floats, shrink: float) -> Floats:
-    return np.asarray((scores.sum(axis=0) + shrink * overall) / max(len(scores) + shrink, 1e-9))
-
-
-_MOST_NEIGHBOURS = 320
 
 
 @dataclass(frozen=True)
@@ -229,13 +210,17 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     means = train_table.scores.mean(axis=0)
     best = int(np.lexsort((costs, -means))[0])  # of equally good models the cheapest, as policies spend
     single = _Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[best]}")
-    points, queries = (_embedded(train_table, table, setup) for table in (train_table, test))
+    # Nearness of prompts, by which nearest neighbours and clusters go, is that of the encoder where there is one.
+    embedding = setup.encoder or Words.of(train_table.prompts, min_df=min(3, len(train_table.prompts)))
+    points, queries = embedding.states(train_table.prompts), embedding.states(test.prompts)
+    own, others = clusters(points, queries)
+    by_cluster = _tuned_category(train_table.scores, own, others, worth)
     expected = {
         "p2l": learned,
         "single": single,
         "category": _tuned_category(train_table.scores, train_table.categories, test.categories, worth),
         "nearest": _nearest(train_table, points, queries, worth),
-        "clusters": _tuned_clusters(train_table.scores, points, queries, worth),
+        "clusters": replace(by_cluster, settings=by_cluster.settings.replace("categories", "clusters")),
     }
     # All models cost the same, so the only budget worth testing is the one that buys any of them.
     limits = np.array([float(costs.max())]) if train_table.one_price else budgets(costs)
@@ -259,15 +244,10 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
         eta = width_of_ties(train_table.scores)
         posterior = fit_distance(inputs_of(states), trained.coefs(states), used, train_table.scores, eta)
         trained = replace(trained, posterior=posterior)
-    expected = trained.expected(
-        {name: backbone.states(test.prompts) for name, backbone in backbones.items()}, _known(words, test.prompts)
-    )
+    # Where no words are read, none are known.
+    known = words.known(test.prompts) if isinstance(words, Words) else np.zeros(len(test.prompts))
+    expected = trained.expected({name: backbone.states(test.prompts) for name, backbone in backbones.items()}, known)
     return _Learned(expected, trained.settings, trained, backbones)
-
-
-def _known(words: Reader | None, prompts: Sequence[str]) -> Floats:
-    """Return the share (Q,) of each prompt's words that training has seen; zeros where no words are read."""
-    return words.known(prompts) if isinstance(words, Words) else np.zeros(len(prompts))
 
 
 def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Reader], dict[str, Floats]]:
@@ -289,21 +269,22 @@ def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Rea
         return {**backbones, CATEGORY: reader}, {**states, CATEGORY: reader.states(table.prompts)}
     basis = {name: backbones[name] for name in (["encoder"] if "encoder" in backbones else backbones)}
     clusters = [clusters_of(basis, states, table.prompts, count) for count in COUNTS]
-    tried = [(one, one.shares(states)) for one in clusters]
+    tried = [(groups, groups.shares(states)) for groups in clusters]
     if has_categories := len(set(table.categories)) > 1:
         tried.insert(0, categories_of(backbones, states, table.categories, parts_of(table.prompts)))
     groups, shares = tried[best_groups([shares for _, shares in tried], table, worth, categories=has_categories)]
     return {**backbones, GROUPS: groups}, {**states, GROUPS: shares}
 
 
-def _embedded(train_table: ScoreTable, table: ScoreTable, setup: Setup) -> Floats:
-    """Return the embeddings (Q, D) of a table's prompts, whose nearness nearest neighbours and clusters go by."""
-    reader = setup.encoder or Words.of(train_table.prompts, min_df=min(3, len(train_table.prompts)))
-    return reader.states(table.prompts)
-
-
 def _nearest(table: ScoreTable, points: Floats, queries: Floats, worth: Worths) -> _Tuned:
+    """Tune `nearest_scores` on training questions, none of which is a neighbour of its own prompt."""
     codes = np.unique(np.array(table.prompts, dtype=object), return_inverse=True)[1]
-    few = counted(len(points))
-    among = nearest(points, points[few], _MOST_NEIGHBOURS, not_same=(codes, codes[few]))
-    return _tuned_nearest(table.scores, among, nearest(points, queries, _MOST_NEIGHBOURS), worth)
+    tuning = counted(len(points))
+    among = nearest(points, points[tuning], _NEIGHBOURS[-1], not_same=(codes, codes[tuning]))
+    most = among.rows.shape[1]
+    counts = [count for count in _NEIGHBOURS if count <= most] or [most]
+    count, shrink = max(
+        product(counts, _NEIGHBOUR_SHRINKAGES), key=lambda pair: worth(nearest_scores(table.scores, among, *pair)).area
+    )
+    scores = nearest_scores(table.scores, nearest(points, queries, _NEIGHBOURS[-1]), count, shrink)
+    return _Tuned(scores, f"{count} nearest prompts, shrinkage {shrink:g}")

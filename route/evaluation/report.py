@@ -24,7 +24,6 @@ from p2l.common.report.reports import (
     ForestRow,
     Measure,
     MetricTable,
-    Part,
     Prose,
     Report,
     Section,
@@ -115,7 +114,10 @@ def routing_text(results: Results, folder: Path | None) -> str:
     table = Table.of(
         (Column("Policy", number=False), [policy.about for policy in policies]),
         (Column(f"{score}, with 95% interval"), [_text_cell(getattr(each, measure), percents) for each in policies]),
-        (Column("router better by, points"), [_text_cell(each.gains.get(measure), _more_points) for each in policies]),
+        (
+            Column("router better by, points"),
+            [_text_cell(each.gains.get(measure), lambda gain: formatted(100 * gain, "+.1f")) for each in policies],
+        ),
     )
     verdict = routing_verdict(results)
     where = "--output DIR writes all columns" if folder is None else f"{folder / 'results.md'} has all columns"
@@ -210,10 +212,6 @@ def _text_cell(value: Interval | None, text: Text) -> Cell:
     return Cell("") if value is None else Cell(with_interval(value, text), value.estimate)
 
 
-def _more_points(gain: float) -> str:
-    return formatted(100 * gain, "+.1f")
-
-
 def _share_or_never(ratio: float) -> str:
     """Return a share of the single model's cost, which is infinite where a curve does not reach that model's score."""
     return percents(ratio) if math.isfinite(ratio) else "never"
@@ -232,7 +230,16 @@ def routing_report(results: Results, model: str, data: str) -> Report:
         today(),
         routing_verdict(results),
         score_figure(results),
-        [_policies(results), _measures(results), _calibration(results), _models(results)],
+        [
+            _policies(results),
+            _measures(results),
+            Section(
+                "Calibration",
+                calibration_figures(results) or [Prose("There is nothing to draw.", "quiet")],
+                "Of the answers that were expected to be usable with chance p, a share p should be.",
+            ),
+            _models(results),
+        ],
         [
             ("questions", f"{results.questions:,}"),
             ("prompts", f"{results.prompts:,}"),
@@ -427,12 +434,6 @@ def calibration_figures(results: Results) -> list[Figure]:
     pairs = (("all answers", results.pairs), ("chosen answers", results.chosen))
     figures = (reliability_figure(name, bins, of="answers") for name, bins in pairs)
     return [figure for figure in figures if figure is not None]
-
-
-def _calibration(results: Results) -> Section:
-    lead = "Of the answers that were expected to be usable with chance p, a share p should be."
-    figures: list[Part] = [*calibration_figures(results)]
-    return Section("Calibration", figures or [Prose("There is nothing to draw.", "quiet")], lead)
 
 
 def _models(results: Results) -> Section:

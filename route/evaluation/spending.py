@@ -54,20 +54,21 @@ def budgets(costs: Floats, positions: tuple[float, ...] = _POSITIONS) -> Floats:
         return np.asarray(low + (high - low) * np.array(positions))
     places = np.array(positions)
     dollars = low * (high / low) ** places
-    dollars[places == 0.0], dollars[places == 1.0] = low, high  # rounding must not end below the cheapest
+    # Rounding must not end below the cheapest, whose cost no model would be within.
+    dollars[places == 0.0] = low
+    dollars[places == 1.0] = high
     return np.asarray(dollars)
 
 
-def spend(
-    expected: Floats, mean_costs: Floats, scores: Floats, costs: Floats, limits: Floats, *, optimizer: str = "simple-lp"
-) -> Spent:
+def spend(expected: Floats, mean_costs: Floats, scores: Floats, costs: Floats, limits: Floats) -> Spent:
     """Route every prompt under every budget of `limits` (J,).
 
     The policy expects the scores `expected` (Q, M) and the costs `mean_costs` (M,); `scores` and `costs` (Q, M) are the
     true ones. Raises InfeasibleError for a budget below the cheapest model's mean cost.
     """
     order = np.argsort(mean_costs, kind="stable")
-    ascending, solve = mean_costs[order], get(optimizer).solve
+    ascending = mean_costs[order]
+    solve = get("simple-lp").solve
     means = np.empty((3, len(expected), len(limits)))
     for row, expectation in enumerate(expected[:, order]):
         problem = Problem(expectation, ascending)
@@ -76,7 +77,7 @@ def spend(
             problem.budget = limit
             mixture = solve(problem)
             means[:, row, column] = [mixture.mean(figures) for figures in truth]
-    return Spent(*means)
+    return Spent(scores=means[0], costs=means[1], expected=means[2])
 
 
 _STEPS = 40  # of bisection to the rate
@@ -108,7 +109,7 @@ def spend_on_average(expected: Floats, mean_costs: Floats, scores: Floats, costs
         means[:, :, column] = [
             share * figures[rows, dear] + (1.0 - share) * figures[rows, cheap] for figures in (scores, costs, expected)
         ]
-    return Spent(*means)
+    return Spent(scores=means[0], costs=means[1], expected=means[2])
 
 
 def spend_at_random(mean_costs: Floats, scores: Floats, costs: Floats, limits: Floats) -> Spent:
@@ -119,18 +120,24 @@ def spend_at_random(mean_costs: Floats, scores: Floats, costs: Floats, limits: F
         count = Problem(np.zeros(len(order)), mean_costs[order], limit).num_affordable
         shares = np.zeros(len(order))
         shares[order[:count]] = 1.0 / count
-        means[0, :, column], means[1, :, column] = scores @ shares, costs @ shares
-    return Spent(*means)
+        means[0, :, column] = scores @ shares
+        means[1, :, column] = costs @ shares
+    return Spent(scores=means[0], costs=means[1], expected=means[2])
 
 
 def join(parts: list[Spent]) -> Spent:
     """Join the prompts of several folds."""
-    return Spent(*(np.concatenate([getattr(part, name) for part in parts]) for name in Spent.__dataclass_fields__))
+    return Spent(
+        scores=np.concatenate([part.scores for part in parts]),
+        costs=np.concatenate([part.costs for part in parts]),
+        expected=np.concatenate([part.expected for part in parts]),
+    )
 
 
 POINTS = 201
 DRAWS = 1000
 LEVEL = 0.95
+_ROUNDING = 1e-9
 
 
 def cost_axis(low: float, high: float) -> Floats:
@@ -170,24 +177,19 @@ class Curves:
 
     def cost_of(self, scores: Floats) -> Floats:
         """Return the least cost (1 + R,) at which each curve reaches a score of its own, or infinity."""
-        return np.array(
-            [_first_reach(x, y, score) for score, (x, y) in zip(scores.tolist(), self.points(), strict=True)]
-        )
-
-
-_ROUNDING = 1e-9  # by which the means of equal scores may differ
-
-
-def _first_reach(x: Floats, y: Floats, height: float) -> float:
-    """Return where a line through the points (x, y) first reaches a height, but for rounding."""
-    above = np.flatnonzero(y >= height - _ROUNDING)
-    if not len(above):
-        return float("inf")
-    right = int(above[0])
-    if right == 0:
-        return float(x[0])
-    share = min((height - y[right - 1]) / (y[right] - y[right - 1]), 1.0)
-    return float(x[right - 1] + share * (x[right] - x[right - 1]))
+        reached = np.full(len(scores), np.inf)
+        for curve, (height, (x, y)) in enumerate(zip(scores.tolist(), self.points(), strict=True)):
+            # The means of equal scores may differ by rounding, which must not make the cost infinite.
+            above = np.flatnonzero(y >= height - _ROUNDING)
+            if not len(above):
+                continue
+            right = int(above[0])
+            if right == 0:
+                reached[curve] = x[0]
+                continue
+            share = min((height - y[right - 1]) / (y[right] - y[right - 1]), 1.0)
+            reached[curve] = x[right - 1] + share * (x[right] - x[right - 1])
+        return reached
 
 
 def draw_counts(prompts: tuple[str, ...], *, draws: int = DRAWS, seed: int = 0) -> Floats:

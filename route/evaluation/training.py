@@ -50,7 +50,6 @@ from route.evaluation.table import Floats, ScoreTable, parts_of
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
 
 if TYPE_CHECKING:
-    from p2l.model.model import P2LModel
     from p2l.model.posterior import Posterior
     from p2l.model.tfidf import TfidfBackbone
 
@@ -84,9 +83,8 @@ def fit_graded(features: Floats, scores: Floats, precision: float) -> Fit:
     from scipy.optimize import minimize
 
     rates = scores.mean(axis=0).clip(_LEAST_RATE, 1.0 - _LEAST_RATE)
-    slope = float(
-        (rates * (1.0 - rates)).mean()
-    )  # a unit of coefficient moves a score by this much at most, on average
+    # By this much a unit of coefficient moves a score at most, on average.
+    slope = float((rates * (1.0 - rates)).mean())
     lengths, basis = np.linalg.eigh(features.T @ features)
     # Along these axes and in these units the posterior is nearly round.
     scales = np.sqrt(len(scores) / ((lengths.clip(0.0) + precision) * slope))
@@ -95,11 +93,6 @@ def fit_graded(features: Floats, scores: Floats, precision: float) -> Fit:
     optimum = minimize(posterior, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS, "ftol": 1e-10})
     weights, bias = posterior.parts(np.asarray(optimum.x))
     return Fit(weights @ basis.T, bias)
-
-
-def _graded_loss(coefs: Floats, scores: Floats) -> Floats:
-    """Return the negative log-likelihood (Q, M) of each graded answer."""
-    return np.asarray(np.logaddexp(0.0, coefs) - scores * coefs)
 
 
 @dataclass(frozen=True)
@@ -120,9 +113,12 @@ class _Posterior:
 
     def __call__(self, x: Floats) -> tuple[float, Floats]:
         weights, bias = self.parts(x)
-        coefs, number = self.rows @ weights.T + bias, len(self.scores)
-        slope = 0.5 + 0.5 * np.tanh(0.5 * coefs) - self.scores
-        value = _graded_loss(coefs, self.scores).sum() + 0.5 * self.precision * (weights**2).sum()
+        coefs = self.rows @ weights.T + bias
+        number = len(self.scores)
+        slope = 0.5 + 0.5 * np.tanh(0.5 * coefs) - self.scores  # sigmoid less score, without overflow
+        # The negative log-likelihood of the graded answers, and that of the prior.
+        losses = np.logaddexp(0.0, coefs) - self.scores * coefs
+        value = losses.sum() + 0.5 * self.precision * (weights**2).sum()
         gradient = ((slope.T @ self.rows + self.precision * weights) * self.scales).ravel()
         return float(value) / number, np.concatenate([gradient, slope.sum(axis=0)]) / number
 
@@ -192,13 +188,17 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, bey
     """
     names = tuple(states)
     offered = [names[-1:], names] if beyond_groups else [names[-1:]]
-    scalings = [{name: _scaled(name, states[name]) for name in used} for used in offered]
-    mean, parts = table.scores.mean(axis=0), parts_of(table.prompts)
+    mean = table.scores.mean(axis=0)
+    parts = parts_of(table.prompts)
     tried = []
-    for scaled in scalings:
+    for used in offered:
+        scaled = {name: _scaled(name, states[name]) for name in used}
         features = _side_by_side(tuple(scaled), tuple(scaled.values()), states)
         tried.append((scaled, features, held_out(features, table.scores, parts) - mean))
-    choices = [(strength, *one) for strength in STRENGTHS for one in tried]
+    # The smallest differences come first, and of those as good as the best the first is taken.
+    choices = [
+        (strength, scaled, features, deviations) for strength in STRENGTHS for scaled, features, deviations in tried
+    ]
     worths = [worth(mean + _told_apart(deviations, strength)) for strength, _, _, deviations in choices]
     strength, scaled, features, _ = choices[_simplest(worths)]
     expected = mean + features @ _told_apart(fit_gaussian(features, table.scores).weights, strength)
@@ -206,8 +206,14 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, bey
     fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), precision)
     read = ", ".join(f"{states[name].shape[1]} {_FEATURES.get(name, f'features of {name}')}" for name in scaled)
     share = {0.0: "none", 1.0: "all"}.get(strength, f"{strength:.0%}")
-    about = f"reads {read}; {share} of the differences between models count"
-    return Trained(table.models, names, *_with_unused(names, states, scaled, fit), about)
+    all_scaled, fit = _with_unused(names, states, scaled, fit)
+    return Trained(
+        models=table.models,
+        names=names,
+        scaled=all_scaled,
+        fit=fit,
+        settings=f"reads {read}; {share} of the differences between models count",
+    )
 
 
 def best_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths, *, categories: bool) -> int:
@@ -243,9 +249,11 @@ def _with_unused(
     weights, start = [], 0
     for name in names:
         width = states[name].shape[1]
-        counts = name in scaled
-        weights.append(fit.weights[:, start : start + width] if counts else np.zeros((len(fit.bias), width)))
-        start += width if counts else 0
+        if name in scaled:
+            weights.append(fit.weights[:, start : start + width])
+            start += width
+        else:
+            weights.append(np.zeros((len(fit.bias), width)))
     zeros = {name: Scaled(np.zeros(states[name].shape[1]), 0.0) for name in names if name not in scaled}
     every = {**zeros, **scaled}
     return tuple(every[name] for name in names), Fit(np.concatenate(weights, axis=1), fit.bias)
@@ -256,9 +264,9 @@ def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Ma
 
 
 def _as_good(worth: Worth, best: Worth, *, errors: float | None = None) -> bool:
-    """Return whether the best is better by no more than so many standard errors of the difference.
+    """Return whether the best is better by no more than `errors` standard errors of the difference.
 
-    Without `errors` it is one, or less of it the more prompts there are.
+    Without `errors` it is one, or a part of one that falls with the number of prompts.
     """
     less = best.by_prompt - worth.by_prompt
     tolerance = min(1.0, SMALL / len(less)) if errors is None else errors
@@ -279,6 +287,8 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
     `eta` is that of grk: the width of ties between two models. Raises InputError if the folder exists or cannot be
     written, or if the model reads a category and other features, which no backbone does.
     """
+    import torch
+
     from p2l.model import heads
     from p2l.model.model import P2LModel, P2LRecord, write_folder
 
@@ -301,7 +311,12 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
             weights[:, start : start + own.shape[1]] = own * factor
     record = P2LRecord(kind, "rk", "grk", max_length=tokenizer.max_length)
     model = P2LModel(backbone, heads.build("rk", width, len(models)), models, record)
-    _set_head(model, weights, bias, eta)
+    head: Any = model.head
+    with torch.no_grad():
+        head.head.weight.copy_(torch.from_numpy(weights))
+        head.head.bias.copy_(torch.from_numpy(bias))
+        head.eta_head.weight.zero_()  # eta is the same for all prompts
+        head.eta_head.bias.fill_(eta)
     posterior = trained.posterior
     with atomic_path(output, directory=True) as unfinished:
         write_folder(unfinished, model, tokenizer, add_files=posterior.save if posterior else lambda _: None)
@@ -337,17 +352,6 @@ def _bag(category: CategoryReader) -> TfidfBackbone:
     with torch.no_grad():
         backbone.embedding.copy_(torch.eye(count))
     return backbone
-
-
-def _set_head(model: P2LModel, weights: Floats, bias: Floats, eta: float) -> None:
-    import torch
-
-    head: Any = model.head
-    with torch.no_grad():
-        head.head.weight.copy_(torch.from_numpy(weights))
-        head.head.bias.copy_(torch.from_numpy(bias))
-        head.eta_head.weight.zero_()
-        head.eta_head.bias.fill_(eta)
 
 
 def width_of_ties(scores: Floats, *, seed: int = 0) -> float:

@@ -68,24 +68,20 @@ def account_for(
     chosen = {option: _first(env, tuple(names.split())) for option, names in spec.option_variables.items()}
     options = {**spec.options, **{key: value for key, value in chosen.items() if value}, **(options or {})}
     if spec.base_url and "{" in spec.base_url:  # an address for each region
-        spec = replace(spec, base_url=_regional(kind, spec.base_url, options))
+        name = "region" if "{region}" in spec.base_url else "location"
+        region = str(options.get(name))
+        # It becomes part of a host's name, so that any other text could lead the key elsewhere.
+        if not re.fullmatch(r"[a-z0-9-]{1,40}", region):
+            raise ConfigError(f"{kind}: {name} {region[:40]!r} is not a name of a region, such as us-east-1")
+        place, text = (f"{{{name}}}-", "") if region == "global" else (f"{{{name}}}", region)
+        spec = replace(spec, base_url=spec.base_url.replace(place, text))
     url = _base_url(kind, spec, base_url, env)
     key = expand(api_key, env, f"{kind}: api_key") if api_key else _key_of_environment(kind, spec, base_url, url, env)
-    return Account(
-        base_url=url,
-        api_key=_checked_key(kind, key),
-        headers=spec.headers,
-        options=options,
-    )
-
-
-def _regional(kind: str, template: str, options: Mapping[str, Any]) -> str:
-    """Return the address of a region, a word that is part of a host's name. Raise ConfigError for any other text."""
-    name = "region" if "{region}" in template else "location"
-    region = str(options.get(name))
-    if not re.fullmatch(r"[a-z0-9-]{1,40}", region):
-        raise ConfigError(f"{kind}: {name} {region[:40]!r} is not a name of a region, such as us-east-1")
-    return template.replace(f"{{{name}}}-", "") if region == "global" else template.replace(f"{{{name}}}", region)
+    if key is not None:
+        key = key.strip()
+        if not key or not key.isascii() or not key.isprintable():
+            raise ConfigError(f"{kind}: the API key is empty or has characters that no HTTP header can carry")
+    return Account(base_url=url, api_key=key, headers=spec.headers, options=options)
 
 
 def expand(text: str, env: Mapping[str, str], where: str) -> str:
@@ -110,49 +106,35 @@ def _base_url(kind: str, spec: ProviderSpec, base_url: str | None, env: Mapping[
         raise ConfigError(f"{kind}: no address: write base_url in the configuration or set {variables}")
     if "://" not in url:
         url = f"http://{url}"  # OLLAMA_HOST is host:port
-    path = _checked_path(kind, url)
-    if "OLLAMA_HOST" in spec.url_variables and path in ("", "/"):
-        url = f"{url.rstrip('/')}/v1"
-    return url.rstrip("/")
-
-
-def _checked_path(kind: str, url: str) -> str:
-    """Check an address and return its path; no message repeats the address, which may hold a secret."""
+    # No message repeats the address, which may hold a secret.
     try:
         parts = urlsplit(url)
         # To read a port that is out of range raises ValueError.
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0
     except ValueError:
-        usable = False
-    if not usable:
+        is_usable = False
+    if not is_usable:
         raise ConfigError(
             f"{kind}: base_url is not an http or https address; write for example https://api.openai.com/v1"
         )
     if parts.username or parts.password:
         raise ConfigError(f"{kind}: base_url holds a name or password; write the key as api_key instead")
-    return parts.path
+    if "OLLAMA_HOST" in spec.url_variables and parts.path in ("", "/"):
+        url = f"{url.rstrip('/')}/v1"
+    return url.rstrip("/")
 
 
 def _key_of_environment(
     kind: str, spec: ProviderSpec, configured: str | None, url: str, env: Mapping[str, str]
 ) -> str | None:
-    elsewhere = configured and spec.base_url and urlsplit(url).hostname != urlsplit(spec.base_url).hostname
-    if elsewhere:
+    # Another host must not get the provider's key, which the environment has for the provider alone.
+    if configured and spec.base_url and urlsplit(url).hostname != urlsplit(spec.base_url).hostname:
         return None
     key = _first(env, spec.key_variables)
     if key is None and spec.needs_key:
         variables = " or ".join(spec.key_variables)
         raise ConfigError(f"{kind}: no API key: set {variables}, or write api_key in the configuration")
     return key
-
-
-def _checked_key(kind: str, key: str | None) -> str | None:
-    if key is None:
-        return None
-    stripped = key.strip()
-    if not stripped or not stripped.isascii() or not stripped.isprintable():
-        raise ConfigError(f"{kind}: the API key is empty or has characters that no HTTP header can carry")
-    return stripped
 
 
 def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:

@@ -29,25 +29,34 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     body = {key: value for key, value in request.items() if key not in translation.TRANSLATED and key not in _HINTS}
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     body["max_tokens"] = max_tokens if limit is None else limit
-    system = translation.system_text(request, _ONLY_JSON if _format_type(request) == "json_object" else "")
+    answer_format = request.get("response_format") or {}
+    # The API has no form of answer that is any JSON object.
+    system = translation.system_text(request, _ONLY_JSON if answer_format.get("type") == "json_object" else "")
     if system:
         body["system"] = system
-    body["messages"] = _turns(request.get("messages") or [])
-    if not _can_think(body):
-        del body["thinking"]
-    body |= _sampling(request)
-    body |= _tools(request)
-    body |= _format(request, body)
-    user = request.get("safety_identifier") or request.get("user")
-    return body | ({"metadata": {"user_id": user}} if user else {})
-
-
-def _turns(messages: list[JSON]) -> list[JSON]:
-    turns = translation.turns_of(messages, "assistant", "content", _blocks)
+    turns = translation.turns_of(request.get("messages") or [], "assistant", "content", _blocks)
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         # A prefill that ends in white space is refused.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
-    return turns
+    body["messages"] = turns
+    if not _can_think(body):
+        del body["thinking"]
+    if request.get("temperature") is not None:
+        body["temperature"] = min(request["temperature"], 1.0)  # the highest there is
+    stops = [stop for stop in chat.as_list(request.get("stop")) if str(stop).strip()]
+    if stops:
+        body["stop_sequences"] = stops
+    body |= _tools(request)
+    if answer_format.get("type") == "json_schema":
+        schema = (answer_format.get("json_schema") or {}).get("schema") or {"type": "object"}
+        body["output_config"] = {
+            **body.get("output_config", {}),
+            "format": {"type": "json_schema", "schema": schema},
+        }
+    user = request.get("safety_identifier") or request.get("user")
+    if user:
+        body["metadata"] = {"user_id": user}
+    return body
 
 
 def _can_think(body: JSON) -> bool:
@@ -105,16 +114,6 @@ def _source(url: str) -> JSON:
     return {"type": "base64", "media_type": media_type, "data": content}
 
 
-def _sampling(request: JSON) -> JSON:
-    sampling: JSON = {}
-    if request.get("temperature") is not None:
-        sampling["temperature"] = min(request["temperature"], 1.0)  # the highest there is
-    stops = [stop for stop in chat.as_list(request.get("stop")) if str(stop).strip()]
-    if stops:
-        sampling["stop_sequences"] = stops
-    return sampling
-
-
 def _tools(request: JSON) -> JSON:
     tools = request.get("tools")
     if not tools:
@@ -124,17 +123,16 @@ def _tools(request: JSON) -> JSON:
         choice = choice or {"type": "auto"}
         if choice["type"] != "none":
             choice = {**choice, "disable_parallel_tool_use": True}
-    return {"tools": [_tool(tool) for tool in tools]} | ({"tool_choice": choice} if choice else {})
-
-
-def _tool(tool: JSON) -> JSON:
-    if tool.get("type") != "function":
-        return tool  # one of Anthropic's own
-    function = tool.get("function") or {}
-    schema = function.get("parameters") or {"type": "object", "properties": {}}
-    translated = {"name": function.get("name"), "input_schema": schema}
-    described = {key: function[key] for key in ("description", "strict") if function.get(key) is not None}
-    return translated | described
+    translated_tools = []
+    for tool in tools:
+        if tool.get("type") != "function":
+            translated_tools.append(tool)  # one of Anthropic's own
+            continue
+        function = tool.get("function") or {}
+        schema = function.get("parameters") or {"type": "object", "properties": {}}
+        description = {key: function[key] for key in ("description", "strict") if function.get(key) is not None}
+        translated_tools.append({"name": function.get("name"), "input_schema": schema, **description})
+    return {"tools": translated_tools} | ({"tool_choice": choice} if choice else {})
 
 
 def _tool_choice(choice: Any) -> JSON | None:
@@ -148,17 +146,6 @@ def _tool_choice(choice: Any) -> JSON | None:
     if isinstance(choice, dict) and choice.get("type") in ("auto", "any", "tool", "none"):
         return choice
     raise translation.unsupported(_WHO, "this tool_choice")
-
-
-def _format(request: JSON, body: JSON) -> JSON:
-    if _format_type(request) != "json_schema":
-        return {}
-    schema = (request["response_format"].get("json_schema") or {}).get("schema") or {"type": "object"}
-    return {"output_config": {**body.get("output_config", {}), "format": {"type": "json_schema", "schema": schema}}}
-
-
-def _format_type(request: JSON) -> Any:
-    return (request.get("response_format") or {}).get("type")
 
 
 _FINISH = {
@@ -177,7 +164,11 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     blocks: list[JSON] = answer.get("content") or []
     texts = [block.get("text", "") for block in blocks if block.get("type") == "text"]
     thoughts = "".join(block.get("thinking", "") for block in blocks if block.get("type") == "thinking")
-    calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
+    calls: list[JSON] = []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            function = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {})}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
     message = chat.answer_message("".join(texts) if texts else None, thoughts, calls)
     finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
     counts = _usage(answer.get("usage") or {})
@@ -191,11 +182,6 @@ def _stopped_by(event: JSON) -> JSON:
     """Return the stop sequence that ended an answer, in the field that vLLM uses for it."""
     sequence = event.get("stop_sequence")
     return {"stop_reason": sequence} if sequence else {}
-
-
-def _call(block: JSON) -> JSON:
-    arguments = json.dumps(block.get("input") or {})
-    return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
 
 def _usage(counts: JSON) -> JSON:
@@ -214,21 +200,22 @@ class AnthropicStream(translation.StreamTranslator):
         """Return the chunks of an event."""
         match answer.get("type"):
             case "message_start":
-                return self._start(answer.get("message") or {})
+                message = answer.get("message") or {}
+                self._frame |= {"id": message.get("id") or "", "model": message.get("model") or ""}
+                self._counts |= message.get("usage") or {}
+                return self._chunk({"role": "assistant", "content": ""})
             case "content_block_start":
                 return self._start_block(answer.get("content_block") or {})
             case "content_block_delta":
                 return self._continue_block(answer.get("delta") or {})
-            case "content_block_stop":
-                return self._end_block()
+            case "content_block_stop" if self._bare is not None:
+                # A tool without arguments streams none, but clients parse what they got as JSON.
+                arguments = self._bare.get("input") or {}
+                self._bare = None
+                return self._arguments(json.dumps(arguments))
             case "message_delta":
                 return self._end(answer)
         return []  # pings, and events of future kinds
-
-    def _start(self, message: JSON) -> list[JSON]:
-        self._frame |= {"id": message.get("id") or "", "model": message.get("model") or ""}
-        self._counts |= message.get("usage") or {}
-        return self._chunk({"role": "assistant", "content": ""})
 
     def _start_block(self, block: JSON) -> list[JSON]:
         if block.get("type") == "text" and block.get("text"):
@@ -255,13 +242,6 @@ class AnthropicStream(translation.StreamTranslator):
     def _arguments(self, text: str) -> list[JSON]:
         return self._chunk({"tool_calls": [{"index": self._calls - 1, "function": {"arguments": text}}]})
 
-    def _end_block(self) -> list[JSON]:
-        if self._bare is None:
-            return []
-        # A tool without arguments streams none, but clients parse what they got as JSON.
-        arguments, self._bare = self._bare.get("input") or {}, None
-        return self._arguments(json.dumps(arguments))
-
     def _end(self, event: JSON) -> list[JSON]:
         self._counts |= {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
         reason: Any = (event.get("delta") or {}).get("stop_reason")
@@ -273,7 +253,7 @@ class AnthropicStream(translation.StreamTranslator):
         return chunks + self._usage_chunk(_usage(self._counts))
 
 
-_MAX_TOKENS = 4096  # within the limit of every one of their models
+_DEFAULT_MAX_TOKENS = 4096  # the API requires a limit; this one is within that of every one of their models
 
 
 class Anthropic(translation.TranslatingClient):
@@ -290,7 +270,7 @@ class Anthropic(translation.TranslatingClient):
         """
         super().__init__(account)
         self._messages = f"{account.base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
-        self._max_tokens = int(account.options.get("max_tokens", _MAX_TOKENS))
+        self._max_tokens = int(account.options.get("max_tokens", _DEFAULT_MAX_TOKENS))
 
     def _url(self, request: JSON, *, stream: bool) -> str:  # noqa: ARG002
         return self._messages

@@ -141,20 +141,15 @@ def completion_of(answer: JSON, model: str, *, clock: Callable[[], float] = time
     """Translate a whole answer into a chat completion."""
     blocks = answer["output"]["message"].get("content") or []
     text = "".join(block["text"] for block in blocks if "text" in block)
-    thoughts = "".join(_thought(block["reasoningContent"]) for block in blocks if "reasoningContent" in block)
-    calls = [_call(block["toolUse"]) for block in blocks if "toolUse" in block]
+    reasoning = [block["reasoningContent"] for block in blocks if "reasoningContent" in block]
+    thoughts = "".join(str((content.get("reasoningText") or {}).get("text") or "") for content in reasoning)
+    calls: list[JSON] = []
+    for use in (block["toolUse"] for block in blocks if "toolUse" in block):
+        function = {"name": use["name"], "arguments": json.dumps(use.get("input") or {})}
+        calls.append({"id": use["toolUseId"], "type": "function", "function": function})
     message = chat.answer_message(text or (None if calls else ""), thoughts, calls)
     counts = _usage(answer.get("usage") or {})
     return chat.completion(model, message, finish_of(answer["stopReason"]), counts, clock=clock)
-
-
-def _thought(content: JSON) -> str:
-    return str((content.get("reasoningText") or {}).get("text") or "")
-
-
-def _call(use: JSON) -> JSON:
-    function = {"name": use["name"], "arguments": json.dumps(use.get("input") or {})}
-    return {"id": use["toolUseId"], "type": "function", "function": function}
 
 
 def _usage(counts: JSON) -> JSON:
@@ -167,20 +162,25 @@ class _BedrockStream(translation.StreamTranslator):
 
     model = ""
     _places: dict[int, int]
+    """Number of a tool call by that of its block."""
+    _reason: object = None
 
     def take(self, answer: JSON) -> list[JSON]:
         """Return the chunks of an event."""
         ((name, content),) = answer.items()
         match name:
             case "messageStart":
-                self._places, self._frame["model"] = {}, self.model
+                self._places = {}
+                self._frame["model"] = self.model  # which the events do not name
                 return self._chunk({"role": "assistant", "content": ""})
             case "contentBlockStart" if "toolUse" in (content.get("start") or {}):
-                use = content["start"]["toolUse"]
+                # Blocks of text count as well in Converse's numbers, but not in those of tool calls.
                 place = self._places[content["contentBlockIndex"]] = self._calls
                 self._calls += 1
-                call = {**_call({**use, "input": {}}), "index": place}
-                return self._chunk({"tool_calls": [{**call, "function": {"name": use["name"], "arguments": ""}}]})
+                use = content["start"]["toolUse"]
+                function = {"name": use["name"], "arguments": ""}
+                call = {"id": use["toolUseId"], "type": "function", "index": place, "function": function}
+                return self._chunk({"tool_calls": [call]})
             case "contentBlockDelta":
                 return self._delta(content)
             case "messageStop":
@@ -189,8 +189,6 @@ class _BedrockStream(translation.StreamTranslator):
             case "metadata":
                 self._counts = content.get("usage") or {}
         return []
-
-    _reason: object = None
 
     def _delta(self, content: JSON) -> list[JSON]:
         delta = content.get("delta") or {}
@@ -218,7 +216,8 @@ class Bedrock(translation.TranslatingClient):
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
-        self._base, self._most = account.base_url.rstrip("/"), account.options.get("max_tokens")
+        self._base = account.base_url.rstrip("/")
+        self._max_tokens = account.options.get("max_tokens")
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
@@ -272,7 +271,7 @@ class Bedrock(translation.TranslatingClient):
         return f"{self._base}/model/{quote(str(request.get('model')), safe='')}/converse{'-stream' if stream else ''}"
 
     def _translate(self, request: JSON) -> JSON:
-        return converse_request(request, max_tokens=self._most)
+        return converse_request(request, max_tokens=self._max_tokens)
 
     def _completion(self, answer: JSON) -> JSON:
         return self._transport.understood(lambda sent: completion_of(sent, ""), answer)

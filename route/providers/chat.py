@@ -158,7 +158,15 @@ def chunks_of(answer: JSON, *, with_usage: bool) -> list[JSON]:
     """Return a chat completion as a stream: one chunk with all choices, and one with the usage if requested."""
     frame = {key: value for key, value in answer.items() if key not in ("choices", "usage")}
     frame["object"] = "chat.completion.chunk"
-    chunks = [{**frame, "choices": [_delta_choice(choice) for choice in answer["choices"]]}]
+    choices = []
+    for choice in answer["choices"]:
+        delta = dict(choice.get("message") or {})
+        calls: Sequence[JSON] | None = delta.get("tool_calls")
+        if calls:
+            # Clients put the pieces of a stream together by their index, which calls of whole answers lack.
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+        choices.append({**without(choice, ("message",)), "delta": delta})
+    chunks = [{**frame, "choices": choices}]
     if with_usage and answer.get("usage"):
         chunks.append({**frame, "choices": [], "usage": answer["usage"]})
     return chunks
@@ -168,14 +176,6 @@ async def whole_stream(self: Provider, request: JSON, timeouts: Timeouts) -> Asy
     """Be the `stream` of a client without streams: yield its whole answer as one chunk."""
     for part in chunks_of(await self.chat(request, timeouts), with_usage=asks_for_usage(request)):
         yield part
-
-
-def _delta_choice(choice: JSON) -> JSON:
-    delta = dict(choice.get("message") or {})
-    calls: Sequence[JSON] | None = delta.get("tool_calls")
-    if calls:
-        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
-    return {**{key: value for key, value in choice.items() if key != "message"}, "delta": delta}
 
 
 # Clients send answers back as they got them, with fields that only answers have, and a provider refuses those that
@@ -191,7 +191,21 @@ def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
     """Return the request without what only another provider's answers have in assistant messages."""
     if not has_role(request.get("messages"), "assistant"):
         return request
-    return _with_messages(request, lambda message: _cleaned(message, keep))
+
+    def cleaned(message: Any) -> Any:
+        if not isinstance(message, dict) or message.get("role") != "assistant":
+            return message
+        # Answers have null in these fields, which requests must not.
+        nulls = {key for key in _MAY_BE_NULL if key in message and message[key] is None}
+        dropped = ((_ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
+        kept = {key: value for key, value in message.items() if key not in dropped} if dropped else message
+        calls = kept.get("tool_calls")
+        if _SIGNATURES in keep or not isinstance(calls, list):
+            return kept
+        unsigned = [without(call, (_SIGNATURES,)) if isinstance(call, dict) else call for call in calls]
+        return {**kept, "tool_calls": unsigned}
+
+    return _with_messages(request, cleaned)
 
 
 TOOL_IDS = {"usual": re.compile(r"[!-~]{1,40}"), "nine": re.compile(r"[A-Za-z0-9]{9}")}
@@ -221,16 +235,3 @@ def with_tool_ids(request: JSON, form: str) -> JSON:
         return {**message, "tool_calls": calls}
 
     return _with_messages(request, change)
-
-
-def _cleaned(message: Any, keep: Collection[str]) -> Any:
-    if not isinstance(message, dict) or message.get("role") != "assistant":
-        return message
-    nulls = {key for key in _MAY_BE_NULL if key in message and message[key] is None}
-    dropped = ((_ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
-    cleaned = {key: value for key, value in message.items() if key not in dropped} if dropped else message
-    calls = cleaned.get("tool_calls")
-    if _SIGNATURES in keep or not isinstance(calls, list):
-        return cleaned
-    unsigned = [without(call, (_SIGNATURES,)) if isinstance(call, dict) else call for call in calls]
-    return {**cleaned, "tool_calls": unsigned}

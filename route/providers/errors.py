@@ -166,26 +166,29 @@ def _by_words(text: str, status: int | None) -> Fault | None:
 def complaint(body: object) -> _Complaint:
     """Parse the body of a refusal in any provider's format."""
     if isinstance(body, bytes):
-        body = _loaded(body)
+        try:
+            body = parse_json(body)
+        except ValueError:
+            # An HTML page comes from a proxy, and says nothing of the request.
+            body = "" if b"<" in body[:200] else body.decode("utf-8", "replace")
     if isinstance(body, list):
         body = body[0] if body else {}
     if not isinstance(body, dict):
-        return _Complaint(_one_line(_beginning(body)) if isinstance(body, str) else "")
+        return _Complaint(_beginning(body) if isinstance(body, str) else "")
     error = body.get("error", body)
     if not isinstance(error, dict):
         error = {"message": error, **{key: value for key, value in body.items() if key != "error"}}
     words = (value[:_LONGEST_CODE] for value in _codes(error) if isinstance(value, str) and value != "error")
     codes = tuple(dict.fromkeys(words))[:_MOST_CODES]
     numbers = [value for value in _codes(error) if isinstance(value, int) and 300 <= value < 600]
-    return _Complaint(_message(error), codes, numbers[0] if numbers else None, _delay(error))
-
-
-def _loaded(body: bytes) -> object:
-    try:
-        loaded: object = parse_json(body)
-    except ValueError:
-        return "" if b"<" in body[:200] else body.decode("utf-8", "replace")  # an HTML page comes from a proxy
-    return loaded
+    # Google writes a RetryInfo, such as 3.5s, among the details.
+    delays = (re.fullmatch(r"([0-9.]{1,20})s", str(detail.get("retryDelay"))) for detail in _details(error))
+    return _Complaint(
+        message=_message(error),
+        codes=codes,
+        number=numbers[0] if numbers else None,
+        delay=next((_seconds(match[1]) for match in delays if match), None),
+    )
 
 
 def _codes(error: Mapping[str, object]) -> Iterator[object]:
@@ -207,23 +210,17 @@ def _message(error: Mapping[str, object]) -> str:
     for key in ("message", "detail", "details", "msg"):
         value = error.get(key)
         if isinstance(value, str):
-            return _one_line(_beginning(value))
+            return _beginning(value)
         if value:
-            return _one_line(_beginning(dumps(value)))
+            return _beginning(dumps(value))
     return ""
 
 
-def _delay(error: Mapping[str, object]) -> float | None:
-    delays = (re.fullmatch(r"([0-9.]{1,20})s", str(detail.get("retryDelay"))) for detail in _details(error))
-    return next((_seconds(match[1]) for match in delays if match), None)
-
-
 def _beginning(text: str) -> str:
-    """Return so much of a message as says what it says, without the word that is cut, which may be a secret's half."""
-    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE].rpartition(" ")[0]
-
-
-def _one_line(text: str) -> str:
+    """Return the beginning of a message on one line."""
+    if len(text) > _LONGEST_MESSAGE:
+        # Without the word that is cut, which may be half of a secret: nothing would mask it.
+        text = text[:_LONGEST_MESSAGE].rpartition(" ")[0]
     return " ".join(text.split())
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from route.providers.base import JSON
 
-_DEEPEST = 12
+_MAX_DEPTH = 12
 """Levels of a schema that refers to itself; below them there are no optional properties."""
+_MAX_REFERENCES = 4 * _MAX_DEPTH
+"""Levels below which no reference is followed: a schema may refer to itself and to nothing else."""
 _FORMATS: Mapping[str, str] = {
     "date": "2026-01-31",
     "date-time": "2026-01-31T12:00:00Z",
@@ -52,10 +54,10 @@ def _instance(schema: Any, document: _Document, depth: int) -> Any:
         return {}
     if not document.take(1):
         return None
-    if "$ref" in schema and depth < 4 * _DEEPEST:
-        return _instance(
-            {**_referenced(document.root, str(schema["$ref"])), **_without_reference(schema)}, document, depth + 1
-        )
+    if "$ref" in schema and depth < _MAX_REFERENCES:
+        referenced = {key: value for key, value in schema.items() if key != "$ref"}
+        referenced = {**_referenced(document.root, str(schema["$ref"])), **referenced}
+        return _instance(referenced, document, depth + 1)
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -73,10 +75,6 @@ def _instance(schema: Any, document: _Document, depth: int) -> Any:
     return _of_type(schema, document, depth)
 
 
-def _without_reference(schema: JSON) -> JSON:
-    return {key: value for key, value in schema.items() if key != "$ref"}
-
-
 def _referenced(root: Any, reference: str) -> JSON:
     """Return what `#/$defs/NAME` points to; an empty schema for what is not there."""
     place = root
@@ -90,7 +88,7 @@ def _referenced(root: Any, reference: str) -> JSON:
 def _simplest(choices: list[Any], depth: int) -> Any:
     """Return the first choice, and null where it is one and the schema goes deep."""
     null = next((choice for choice in choices if isinstance(choice, dict) and choice.get("type") == "null"), None)
-    return null if null is not None and depth > _DEEPEST else choices[0]
+    return null if null is not None and depth > _MAX_DEPTH else choices[0]
 
 
 def _of_type(schema: JSON, document: _Document, depth: int) -> Any:
@@ -101,10 +99,17 @@ def _of_type(schema: JSON, document: _Document, depth: int) -> Any:
         kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
     match kind:
         case "object":
-            return _object(schema, document, depth)
+            required = schema.get("required") or ()
+            return {
+                name: _instance(inner, document, depth + 1)
+                for name, inner in (schema.get("properties") or {}).items()
+                if name in required or depth < _MAX_DEPTH
+            }
         case "array":
             items = schema.get("prefixItems") or [schema.get("items") or {"type": "string"}]
-            number = max(int(schema.get("minItems") or 0), len(items) if "prefixItems" in schema else depth < _DEEPEST)
+            number = max(
+                int(schema.get("minItems") or 0), len(items) if "prefixItems" in schema else depth < _MAX_DEPTH
+            )
             return [
                 _instance(items[min(place, len(items) - 1)], document, depth + 1)
                 for place in range(min(number, document.left))
@@ -116,15 +121,6 @@ def _of_type(schema: JSON, document: _Document, depth: int) -> Any:
         case "boolean":
             return True
     return None
-
-
-def _object(schema: JSON, document: _Document, depth: int) -> JSON:
-    required = schema.get("required") or ()
-    return {
-        name: _instance(part, document, depth + 1)
-        for name, part in (schema.get("properties") or {}).items()
-        if name in required or depth < _DEEPEST
-    }
 
 
 def _text(schema: JSON, document: _Document) -> str:

@@ -93,7 +93,8 @@ class Catalogue:
         if spec.protocol == "mock":
             raise ConfigError("mock: answers in this process and lists no models")
         base = account.base_url.rstrip("/")
-        self._url, self._query = f"{base.removesuffix(spec.models.strip)}{spec.models.path}", spec.models.query
+        self._url = f"{base.removesuffix(spec.models.strip)}{spec.models.path}"
+        self._query = spec.models.query
         self.names_models = spec.protocol not in ("azure", "bedrock", "vertex")
         """Whether the list has the names that requests go to, and not deployments, profiles or versions of models."""
         if spec.protocol == "bedrock":
@@ -101,7 +102,10 @@ class Catalogue:
         if spec.protocol == "azure" and not base.endswith("/v1"):
             self._url = f"{base.partition('/openai')[0]}/openai/models"
             self._query = f"?api-version={quote(str(account.options.get('api_version', '')))}"
-        self._key_check = _key_check(base)
+        # By host, not by provider: the address of one with a public list may be written for any compatible type.
+        specs = [spec for spec in PROVIDERS.values() if spec.base_url]
+        key_checks = {urlsplit(spec.base_url).hostname: spec.models.key_check for spec in specs}
+        self._key_check = key_checks.get(urlsplit(base).hostname)
         self._transport = Transport(account, spec.protocol)
 
     async def models(self, timeouts: Timeouts) -> list[str]:
@@ -126,14 +130,8 @@ class Catalogue:
         await self._transport.close()
 
 
-def _key_check(base_url: str) -> str | None:
-    """Return the address that checks keys for a host whose model list is public; by host, not by provider."""
-    host = urlsplit(base_url).hostname
-    checks = {urlsplit(spec.base_url).hostname: spec.models.key_check for spec in PROVIDERS.values() if spec.base_url}
-    return checks.get(host)
-
-
-_LISTS, _IDS = ("data", "models", "modelSummaries", "publisherModels"), ("id", "name", "modelId")
+_LISTS = ("data", "models", "modelSummaries", "publisherModels")
+_IDS = ("id", "name", "modelId")
 
 
 def _names(answer: Mapping[str, Any]) -> list[str]:
@@ -143,7 +141,8 @@ def _names(answer: Mapping[str, Any]) -> list[str]:
         models = models[next((key for key in _LISTS if key in models), _LISTS[0])]
     if not isinstance(models, list):
         raise TypeError
-    names = (
-        one if isinstance(one, str) else one[next((key for key in _IDS if one.get(key)), _IDS[0])] for one in models
-    )
-    return [str(name).removeprefix("models/") for name in names]
+    names = []
+    for model in models:
+        name = model if isinstance(model, str) else model[next((key for key in _IDS if model.get(key)), _IDS[0])]
+        names.append(str(name).removeprefix("models/"))  # as Google writes them
+    return names

@@ -13,7 +13,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -50,7 +50,17 @@ def generate_request(request: JSON) -> JSON:
     system = translation.system_text(request)
     if system:
         body["systemInstruction"] = {"parts": [{"text": system}]}
-    generation = {**_generation(request), **body.get("generationConfig", {})}
+    generation = {name: request[key] for key, name in _GENERATION.items() if request.get(key) is not None}
+    stops = chat.as_list(request.get("stop"))
+    if stops:
+        generation["stopSequences"] = stops
+    answer_format = request.get("response_format") or {}
+    if answer_format.get("type") in ("json_object", "json_schema"):
+        generation["responseMimeType"] = "application/json"
+    schema = (answer_format.get("json_schema") or {}).get("schema")
+    if schema:
+        generation["responseJsonSchema"] = schema
+    generation |= body.get("generationConfig", {})
     if generation:
         body["generationConfig"] = generation
     return body | _tools(request)
@@ -111,44 +121,31 @@ def _file(url: str) -> JSON:
     raise translation.unsupported(_WHO, "images by their address, only inline")
 
 
-def _generation(request: JSON) -> JSON:
-    settings = {name: request[key] for key, name in _GENERATION.items() if request.get(key) is not None}
-    stops = chat.as_list(request.get("stop"))
-    if stops:
-        settings["stopSequences"] = stops
-    form = request.get("response_format") or {}
-    if form.get("type") in ("json_object", "json_schema"):
-        settings["responseMimeType"] = "application/json"
-    schema = (form.get("json_schema") or {}).get("schema")
-    if schema:
-        settings["responseJsonSchema"] = schema
-    return settings
-
-
 def _tools(request: JSON) -> JSON:
     tools = request.get("tools")
     if not tools:
         return {}
-    declared = [_declaration(tool.get("function") or {}) for tool in tools if tool.get("type") == "function"]
+    declarations = []
+    for tool in tools:
+        if tool.get("type") != "function":
+            continue
+        function = tool.get("function") or {}
+        declaration = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
+        if function.get("parameters"):
+            declaration["parametersJsonSchema"] = function["parameters"]
+        declarations.append(declaration)
     others = [tool for tool in tools if tool.get("type") != "function"]  # Google's own
-    body: JSON = {"tools": [*([{"functionDeclarations": declared}] if declared else []), *others]}
+    body: JSON = {"tools": [*([{"functionDeclarations": declarations}] if declarations else []), *others]}
     choice = request.get("tool_choice")
-    return body | ({"toolConfig": {"functionCallingConfig": _calling(choice)}} if choice is not None else {})
-
-
-def _declaration(function: JSON) -> JSON:
-    declaration = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
-    if function.get("parameters"):
-        declaration["parametersJsonSchema"] = function["parameters"]
-    return declaration
-
-
-def _calling(choice: Any) -> JSON:
+    if choice is None:
+        return body
     if isinstance(choice, str) and choice in _MODES:
-        return {"mode": _MODES[choice]}
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        return {"mode": "ANY", "allowedFunctionNames": [(choice.get("function") or {}).get("name")]}
-    raise translation.unsupported(_WHO, "this tool_choice")
+        calling: JSON = {"mode": _MODES[choice]}
+    elif isinstance(choice, dict) and choice.get("type") == "function":
+        calling = {"mode": "ANY", "allowedFunctionNames": [(choice.get("function") or {}).get("name")]}
+    else:
+        raise translation.unsupported(_WHO, "this tool_choice")
+    return body | {"toolConfig": {"functionCallingConfig": calling}}
 
 
 _FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "OTHER": "stop", "FINISH_REASON_UNSPECIFIED": "stop"}
@@ -159,7 +156,8 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     """Translate a whole answer that has a candidate into a chat completion."""
     candidate = answer["candidates"][0]
     parts = _answer_parts(candidate)
-    texts, thoughts = _texts(parts, thought=False), _texts(parts, thought=True)
+    texts = "".join(part.get("text") or "" for part in parts if not part.get("thought"))
+    thoughts = "".join(part.get("text") or "" for part in parts if part.get("thought"))
     calls = [_answer_call(part) for part in parts if part.get("functionCall")]
     message = chat.answer_message(texts or (None if calls else ""), thoughts, calls)
     finish = finish_of(candidate.get("finishReason"), has_calls=bool(calls))
@@ -183,10 +181,6 @@ def why_not(answer: JSON) -> tuple[str, str]:
 
 def _answer_parts(candidate: JSON) -> list[JSON]:
     return (candidate.get("content") or {}).get("parts") or []
-
-
-def _texts(parts: Sequence[JSON], *, thought: bool) -> str:
-    return "".join(part.get("text") or "" for part in parts if bool(part.get("thought")) is thought)
 
 
 def _answer_call(part: JSON) -> JSON:
@@ -217,28 +211,24 @@ class GeminiStream(translation.StreamTranslator):
         self._counts |= answer.get("usageMetadata") or {}
         self._reason = candidate.get("finishReason") or self._reason
         self.finished = self._reason is not None
-        return self._begin(answer) + [chunk for part in _answer_parts(candidate) for chunk in self._chunks(part)]
+        chunks = []
+        if not self._begun:
+            self._begun = True
+            self._frame["model"] = str(answer.get("modelVersion") or "")
+            self._frame["id"] = answer.get("responseId") or self._frame["id"]
+            chunks = self._chunk({"role": "assistant", "content": ""})
+        for part in _answer_parts(candidate):
+            if part.get("functionCall"):  # whole: Gemini streams no arguments
+                chunks += self._chunk({"tool_calls": [{"index": self._calls, **_answer_call(part)}]})
+                self._calls += 1
+            elif part.get("text"):
+                chunks += self._chunk({"reasoning_content" if part.get("thought") else "content": part["text"]})
+        return chunks
 
     def end(self) -> list[JSON]:
         """Return the chunks after the last piece."""
         last = self._chunk({}, finish_of(self._reason, has_calls=self._calls > 0))
         return last + self._usage_chunk(_usage(self._counts))
-
-    def _begin(self, answer: JSON) -> list[JSON]:
-        if self._begun:
-            return []
-        self._begun = True
-        self._frame["model"] = str(answer.get("modelVersion") or "")
-        self._frame["id"] = answer.get("responseId") or self._frame["id"]
-        return self._chunk({"role": "assistant", "content": ""})
-
-    def _chunks(self, part: JSON) -> list[JSON]:
-        if part.get("functionCall"):
-            self._calls += 1
-            return self._chunk({"tool_calls": [{"index": self._calls - 1, **_answer_call(part)}]})
-        if not part.get("text"):
-            return []
-        return self._chunk({"reasoning_content" if part.get("thought") else "content": part["text"]})
 
 
 class Gemini(translation.TranslatingClient):

@@ -32,9 +32,8 @@ from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
 from route.providers.signing import SECRET_OPTIONS, signer_for
 
-_LONGEST = 32 * 2**20  # bytes of one event; more would fill our memory
-_MARK = b"\xef\xbb\xbf"
-"""A byte order mark, which a stream may begin with."""
+_MAX_EVENT_BYTES = 32 * 2**20  # more would fill our memory
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which a stream may begin with
 
 
 def _no_constant(_: str) -> None:
@@ -51,9 +50,9 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _CAREFUL = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{309}")
 """What a number has that may be too large for a float."""
-_FEW_NUMBERS = 2000  # bytes, whose numbers take less time to read with care than to search for large ones
-_LARGE = 2**20  # bytes of a request
-_LONGEST_REFUSAL = 2**16  # bytes of a body that says what was wrong; the rest is not read
+_FEW_NUMBERS_BYTES = 2000  # whose numbers take less time to read with care than to search for large ones
+_LARGE_REQUEST_BYTES = 2**20
+_MAX_REFUSAL_BYTES = 2**16  # of a body that says what was wrong; the rest is not read
 
 
 class Event(NamedTuple):
@@ -89,7 +88,7 @@ class EventParser:
             self._rest = [lines.pop()] if not lines[-1].endswith(b"\n") else []
             events = self._events(lines)
             self._size = sum(map(len, self._rest)) + sum(map(len, self._data))
-        if self._size > _LONGEST:
+        if self._size > _MAX_EVENT_BYTES:
             raise ValueError("an event of more than 32 MiB")
         return events
 
@@ -103,11 +102,11 @@ class EventParser:
         for line in lines:
             text = line.rstrip(b"\r\n")
             if not self._begun:
-                self._begun, text = True, text.removeprefix(_MARK)
+                self._begun, text = True, text.removeprefix(_BYTE_ORDER_MARK)
             if text.startswith(b"data:"):
-                self._data.append(_value(text[5:]))
+                self._data.append(text[5:].removeprefix(b" "))
             elif text.startswith(b"event:"):
-                self._name = _value(text[6:])
+                self._name = text[6:].removeprefix(b" ")
             elif not text:
                 if self._data:
                     events.append(Event(self._name.decode("utf-8", "replace"), b"\n".join(self._data)))
@@ -115,32 +114,19 @@ class EventParser:
         return events
 
 
-def _value(text: bytes) -> bytes:
-    return text[1:] if text[:1] == b" " else text
-
-
 T = TypeVar("T")
 WHOLE = "whole answer"
 """Name of the only event where a provider answers a stream with one JSON object."""
-_KEEP_ALIVE = 30.0  # seconds; below what providers and load balancers keep
-_DRAIN = 1.0  # seconds that the end of a stream may take after its last event
-_LOCAL = ("localhost", "127.0.0.1", "::1")
-_PUBLIC_HEADERS = ("http-referer", "x-title")
-
-
+_KEEP_ALIVE_SECONDS = 30.0  # below what providers and load balancers keep
+_DRAIN_SECONDS = 1.0  # that the end of a stream may take after its last event
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+_PUBLIC_HEADERS = ("http-referer", "x-title")  # any other header of an account may hold a key, which is masked
 _KEY_HEADERS = {
     "anthropic": ("x-api-key", ""),
     "gemini": ("x-goog-api-key", ""),
     "vertex": ("x-goog-api-key", ""),
     "azure": ("api-key", ""),
 }
-
-
-def _key_headers(protocol: str, account: Account) -> dict[str, str]:
-    """Return the headers that a protocol requires: the key, if there is one, and Anthropic's version."""
-    headers = {"anthropic-version": "2023-06-01"} if protocol == "anthropic" else {}
-    name, scheme = _KEY_HEADERS.get(protocol, ("Authorization", "Bearer "))
-    return headers | ({name: f"{scheme}{account.api_key}"} if account.api_key else {})
 
 
 class Transport:
@@ -155,14 +141,20 @@ class Transport:
             "Content-Type": "application/json",
             # An answer is small, and a compressed stream may wait in somebody's buffer.
             "Accept-Encoding": "identity",
-            **_key_headers(protocol, account),
-            **account.headers,
         }
+        if protocol == "anthropic":
+            self._headers["anthropic-version"] = "2023-06-01"
+        if account.api_key:
+            name, scheme = _KEY_HEADERS.get(protocol, ("Authorization", "Bearer "))
+            self._headers[name] = f"{scheme}{account.api_key}"
+        self._headers |= account.headers
         self._secrets = [secret for secret in (account.api_key, parts.password) if secret]
         self._secrets += [value for name, value in account.headers.items() if name.lower() not in _PUBLIC_HEADERS]
         self._secrets += [str(account.options[name]) for name in SECRET_OPTIONS if account.options.get(name)]
         self._sign = signer_for(protocol, account)
-        self._proxy = _proxy_for(parts.scheme, parts.hostname or "")
+        host = parts.hostname or ""
+        # A proxy could not reach this machine.
+        self._proxy = None if host in _LOCAL_HOSTS or proxy_bypass(host) else getproxies().get(parts.scheme)
         self._session: aiohttp.ClientSession | None = None
         self._draining: set[asyncio.Task[None]] = set()
 
@@ -259,7 +251,7 @@ class Transport:
     def parsed(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> JSON:
         """Parse a JSON object, whose numbers JSON can say again. Raise ProviderError if it is none."""
         # Where tokens are counted: what else a model says in such numbers is its answer.
-        if b'"usage' in text and (len(text) < _FEW_NUMBERS or _HUGE.search(text)):
+        if b'"usage' in text and (len(text) < _FEW_NUMBERS_BYTES or _HUGE.search(text)):
             decoder = _CAREFUL
         parsed = self._loaded(text, decoder)
         if not isinstance(parsed, dict):
@@ -267,8 +259,10 @@ class Transport:
         return parsed
 
     def _loaded(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> object:
+        # Nearly all providers send UTF-8, which needs no search.
+        is_utf8 = text[:1] == b"{" and text[1:2] != b"\0"
         try:
-            content = decoder.decode(text.decode(_encoding_of(text), "surrogatepass"))
+            content = decoder.decode(text.decode("utf-8" if is_utf8 else json.detect_encoding(text), "surrogatepass"))
         except (ValueError, RecursionError):
             raise self.malformed("what is not JSON") from None
         if may_be_deeper(text, DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):
@@ -317,12 +311,19 @@ class Transport:
         if self._sign is not None:
             headers = {**(headers or {}), **await self._sign(method, url, data if isinstance(data, bytes) else b"")}
             address = URL(url, encoded=True)  # as it was signed
-        if isinstance(data, bytes) and len(data) > _LARGE:
+        if isinstance(data, bytes) and len(data) > _LARGE_REQUEST_BYTES:
             data = io.BytesIO(data)  # which is sent in pieces
         trace = TRACE_HEADERS.get()
         if trace is not None:
             headers = {**(headers or {}), **trace}
-        response = await self._pool().request(
+        if self._session is None:  # made here, in the event loop that the connections belong to
+            self._session = aiohttp.ClientSession(
+                # 0: no request waits for another; how many there are is limited where they arrive.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),  # requests of different clients share the pool
+                headers=self._headers,
+            )
+        response = await self._session.request(
             method,
             address,
             data=data,
@@ -335,21 +336,11 @@ class Transport:
             return response
         text = b""
         try:
-            while len(text) < _LONGEST_REFUSAL and (received := await response.content.readany()):
+            while len(text) < _MAX_REFUSAL_BYTES and (received := await response.content.readany()):
                 text += received
         finally:
             response.close()
         raise refusal(self.host, response.status, response.headers, text, self._secrets)
-
-    def _pool(self) -> aiohttp.ClientSession:
-        """Return the pool; the first call makes it, in the event loop that the connections belong to."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),  # 0: none waits for another
-                cookie_jar=aiohttp.DummyCookieJar(),  # requests of different clients share the pool
-                headers=self._headers,
-            )
-        return self._session
 
     def translated(self, error: BaseException | None) -> ProviderError | None:
         """Return the `ProviderError` for an error of the HTTP client; None for any other."""
@@ -397,11 +388,6 @@ class Translation:
             raise translated from None
 
 
-def _encoding_of(text: bytes) -> str:
-    """Return what `json.detect_encoding` does, at once for what nearly all providers send."""
-    return "utf-8" if text[:1] == b"{" and text[1:2] != b"\0" else json.detect_encoding(text)
-
-
 @lru_cache(maxsize=16)
 def _connecting(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=seconds)
@@ -441,13 +427,6 @@ async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError), time_limit(_DRAIN, TimeoutError()):
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError), time_limit(_DRAIN_SECONDS, TimeoutError()):
         while await response.content.readany():
             pass
-
-
-def _proxy_for(scheme: str, host: str) -> str | None:
-    """Return the proxy of the environment; none for this machine."""
-    if host in _LOCAL or proxy_bypass(host):
-        return None
-    return getproxies().get(scheme)

@@ -93,17 +93,19 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _are_texts(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, str) for each in value)
-
-
 _PAUSE: tuple[Callable[[Any], bool], str] = (_is_amount, "a number of seconds of at least 0")
 _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "text": (lambda value: value is None or isinstance(value, str), "text, in quotes if it is a number or true"),
     "tokens": (lambda value: _is_whole(value) and value >= 1, "a whole number of at least 1"),
     "latency": _PAUSE,
     "token_seconds": _PAUSE,
-    "failures": (_are_texts, "a list, such as [status:503, ok]"),
+    "failures": (
+        # A text is a sequence of texts as well.
+        lambda value: (
+            isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, str) for each in value)
+        ),
+        "a list, such as [status:503, ok]",
+    ),
     "failure_rate": (lambda value: _is_amount(value) and value <= 1, "a number from 0 to 1"),
     "failure": (lambda value: isinstance(value, str), "one failure, such as status:503"),
     "seed": (_is_whole, "a whole number"),

@@ -78,7 +78,9 @@ class OpenAICompatible:
         """Request a chat completion and yield its chunks; complete is a stream with `[DONE]` or all finish reasons."""
         body = {**await apart(request, lambda: self._body(request)), "stream": True}
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
-        finished, begun, with_usage = set[int](), False, chat.asks_for_usage(request)
+        finished = set[int]()
+        begun = False
+        with_usage = chat.asks_for_usage(request)
         async with aclosing(self._transport.events(self._url(body, _CHAT), body, timeouts)) as events:
             try:
                 async for event in events:
@@ -116,8 +118,10 @@ class OpenAICompatible:
             return chat.chunks_of(self._completion(chunk), with_usage=with_usage)
         if "choices" not in chunk:
             raise self._transport.malformed("a chunk without choices")
-        chunk["choices"] = chunk["choices"] or []
-        if not isinstance(chunk["choices"], list) or not all(map(_is_choice, chunk["choices"])):
+        chunk["choices"] = chunk["choices"] or []  # some write null where a chunk has the usage alone
+        if not isinstance(chunk["choices"], list) or not all(
+            isinstance(choice, dict) and isinstance(choice.get("delta"), dict | None) for choice in chunk["choices"]
+        ):
             raise self._transport.malformed("a chunk of an unknown shape")
         return [chunk]
 
@@ -133,10 +137,6 @@ class OpenAICompatible:
         if not all(isinstance(choice.get("message"), dict) for choice in choices):
             raise self._transport.malformed("a choice without a message")
         return answer
-
-
-def _is_choice(choice: Any) -> bool:
-    return isinstance(choice, dict) and isinstance(choice.get("delta"), dict | None)
 
 
 def azure(account: Account) -> OpenAICompatible:

@@ -74,7 +74,8 @@ class ProviderSpec:
 
 
 _OPENAI = "https://api.openai.com/v1"
-_OPENAI_KEY, _OPENAI_URL = ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",)
+_OPENAI_KEY = ("OPENAI_API_KEY",)
+_OPENAI_URL = ("OPENAI_BASE_URL",)
 _GEMINI = "https://generativelanguage.googleapis.com/v1beta"
 _GEMINI_KEY = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _CLASSIC: Mapping[str, object] = {"dialect": "classic"}
@@ -87,7 +88,11 @@ def _compatible(name: str, base_url: str, *key_variables: str, **more: Any) -> P
 
 _SPECS = (
     ProviderSpec(
-        *("openai", "openai", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
+        "openai",
+        protocol="openai",
+        base_url=_OPENAI,
+        key_variables=_OPENAI_KEY,
+        url_variables=_OPENAI_URL,
         interface="openai",
         batch_discount=0.5,
         has_openai_models=True,
@@ -95,7 +100,11 @@ _SPECS = (
     ProviderSpec("openai-reasoning", "openai-reasoning", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
     ProviderSpec("openai-o1", "openai-o1", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
     ProviderSpec(
-        *("anthropic", "anthropic", "https://api.anthropic.com", ("ANTHROPIC_API_KEY",), ("ANTHROPIC_BASE_URL",)),
+        "anthropic",
+        protocol="anthropic",
+        base_url="https://api.anthropic.com",
+        key_variables=("ANTHROPIC_API_KEY",),
+        url_variables=("ANTHROPIC_BASE_URL",),
         models=ModelList("/v1", "/v1/models", "?limit=1000"),
         interface="anthropic",
         batch_discount=0.5,
@@ -104,7 +113,10 @@ _SPECS = (
         top_logprobs=0,
     ),
     ProviderSpec(
-        *("gemini", "gemini", _GEMINI, _GEMINI_KEY),
+        "gemini",
+        protocol="gemini",
+        base_url=_GEMINI,
+        key_variables=_GEMINI_KEY,
         models=ModelList(query="?pageSize=1000"),
         interface="gemini",
         batch_discount=0.5,
@@ -112,10 +124,17 @@ _SPECS = (
         top_logprobs=0,
     ),
     ProviderSpec(
-        *("gemini-compatible", "openai", f"{_GEMINI}/openai", _GEMINI_KEY), options={"keep": ("extra_content",)}
+        "gemini-compatible",
+        protocol="openai",
+        base_url=f"{_GEMINI}/openai",
+        key_variables=_GEMINI_KEY,
+        options={"keep": ("extra_content",)},
     ),
     ProviderSpec(
-        *("azure", "azure", None, ("AZURE_OPENAI_API_KEY",), ("AZURE_OPENAI_ENDPOINT",)),
+        "azure",
+        protocol="azure",
+        key_variables=("AZURE_OPENAI_API_KEY",),
+        url_variables=("AZURE_OPENAI_ENDPOINT",),
         options={"api_version": "2024-08-01-preview"},
         option_variables={"api_version": "AZURE_OPENAI_API_VERSION"},
         interface="azure_openai",
@@ -125,14 +144,19 @@ _SPECS = (
         has_openai_models=True,
     ),
     _compatible(
-        *("azure-ai", "https://models.inference.ai.azure.com", "AZURE_AI_API_KEY", "GITHUB_TOKEN"),
+        "azure-ai",
+        "https://models.inference.ai.azure.com",
+        "AZURE_AI_API_KEY",
+        "GITHUB_TOKEN",
         interface="azure_ai",
         key_fields=("api_key", "endpoint"),
         speed=(2.0, 70),
         has_openai_models=True,
     ),
     _compatible(
-        *("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+        "openrouter",
+        "https://openrouter.ai/api/v1",
+        "OPENROUTER_API_KEY",
         headers={"HTTP-Referer": "http://localhost", "X-Title": "P2L"},
         options={"keep": ("reasoning", "reasoning_details", "extra_content")},
         models=ModelList(key_check="https://openrouter.ai/api/v1/key"),
@@ -141,24 +165,33 @@ _SPECS = (
     ),
     _compatible("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", speed=(0.3, 500)),
     _compatible(
-        *("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+        "deepseek",
+        "https://api.deepseek.com/v1",
+        "DEEPSEEK_API_KEY",
         options={**_CLASSIC, "keep": ("reasoning_content",)},
     ),
     _compatible(
-        *("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+        "mistral",
+        "https://api.mistral.ai/v1",
+        "MISTRAL_API_KEY",
         # It refuses unknown fields, this one too; its streams carry the usage without it.
         options={**_CLASSIC, "omit": ("stream_options",), "tool_ids": "nine"},
     ),
     _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", options=_CLASSIC),
     _compatible("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", speed=(1.5, 1000)),
     _compatible(
-        *("cohere", "https://api.cohere.com/compatibility/v1", "COHERE_API_KEY"),
+        "cohere",
+        "https://api.cohere.com/compatibility/v1",
+        "COHERE_API_KEY",
         options=_CLASSIC,
         models=ModelList("/compatibility/v1", "/v1/models", "?page_size=1000"),
         speed=(2.0, 70),
     ),
     _compatible(
-        *("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", "HUGGINGFACE_HUB_TOKEN"),
+        "huggingface",
+        "https://router.huggingface.co/v1",
+        "HF_TOKEN",
+        "HUGGINGFACE_HUB_TOKEN",
         options=_CLASSIC,
         models=ModelList(key_check="https://huggingface.co/api/whoami-v2"),
         interface="huggingface_api",  # CoEval's `huggingface` runs models in its own process
@@ -169,7 +202,8 @@ _SPECS = (
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", top_logprobs=5),
     _compatible("xai", "https://api.x.ai/v1", "XAI_API_KEY", top_logprobs=8),
     _compatible(
-        *("ollama", "http://localhost:11434/v1"),
+        "ollama",
+        "http://localhost:11434/v1",
         url_variables=("OLLAMA_HOST",),
         needs_key=False,
         options=_CLASSIC,
@@ -177,14 +211,19 @@ _SPECS = (
         speed=OWN_MACHINE,
     ),
     _compatible(
-        *("vllm", "http://localhost:8000/v1", "VLLM_API_KEY"),
+        "vllm",
+        "http://localhost:8000/v1",
+        "VLLM_API_KEY",
         needs_key=False,
         options=_CLASSIC,
         is_free=True,
         speed=OWN_MACHINE,
     ),
     ProviderSpec(
-        *("bedrock", "bedrock", "https://bedrock-runtime.{region}.amazonaws.com", ("AWS_BEARER_TOKEN_BEDROCK",)),
+        "bedrock",
+        protocol="bedrock",
+        base_url="https://bedrock-runtime.{region}.amazonaws.com",
+        key_variables=("AWS_BEARER_TOKEN_BEDROCK",),
         needs_key=False,
         options={"region": "us-east-1"},
         option_variables={
@@ -203,7 +242,10 @@ _SPECS = (
         top_logprobs=0,
     ),
     ProviderSpec(
-        *("vertex", "vertex", "https://{location}-aiplatform.googleapis.com", ("GOOGLE_VERTEX_API_KEY",)),
+        "vertex",
+        protocol="vertex",
+        base_url="https://{location}-aiplatform.googleapis.com",
+        key_variables=("GOOGLE_VERTEX_API_KEY",),
         needs_key=False,
         options={"location": "us-central1"},
         option_variables={

@@ -76,10 +76,6 @@ class Menu:
         scored = zip(self.names, scores.tolist(), strict=True)
         return {name: score for name, score in scored if score == score}  # NaN equals nothing; isnan takes longer
 
-    def costs_of(self, names: Collection[str]) -> dict[str, float]:
-        """Return the costs of some or all models."""
-        return self.cost_of.copy() if len(names) == len(self.names) else {name: self.cost_of[name] for name in names}
-
     def unknown(self, model_list: Collection[str]) -> list[str]:
         """Return the models that have neither a place in P2L's list nor a prior coefficient."""
         listed = set(model_list)
@@ -98,37 +94,31 @@ class Menu:
         What the configuration says of a model holds; what the catalogue or an earlier refusal says may be wrong, so it
         leaves no request without a model.
         """
-        fits_all = self._fits_all(demand)
+        fits_all = (
+            not demand.features & self.rare
+            and (demand.tokens is None or demand.tokens <= self.least_window)
+            and demand.answer <= self._least_longest
+            and not demand.refused
+        )
         allowed = None if allowed is None or self.places.keys() <= set(allowed) else set(allowed)
-        # Most requests leave out no model.
+        # Most requests leave out no model, and need no mask.
         if fits_all and (scored is None or scored.all()) and allowed is None and not without:
             return self._everything
         left = np.ones(len(self.names), dtype=np.bool_) if scored is None else scored.copy()
         if allowed is not None:
             left &= np.fromiter(map(allowed.__contains__, self.names), np.bool_, len(self.names))
         left[[self.places[name] for name in without if name in self.places]] = False
-        able = left if fits_all else self._able(left, demand)
+        able = left
+        if not fits_all:
+            tokens = 0 if demand.tokens is None else demand.tokens
+            able = left & (self._windows >= tokens) & (self._lacks & demand.features == 0)
+            likely = able & (self._likely_windows >= tokens) & (self._doubts & demand.features == 0)
+            likely &= self._longest >= demand.answer
+            likely[[self.places[name] for name in demand.refused if name in self.places]] = False
+            able = np.asarray(likely if likely.any() else able)
         if not able.any():
             raise self._nothing_left(demand, left)
         return np.flatnonzero(able)
-
-    def _fits_all(self, demand: Demand) -> bool:
-        """Return whether every model can do what a request needs, as far as that is known."""
-        return (
-            not demand.features & self.rare
-            and (demand.tokens is None or demand.tokens <= self.least_window)
-            and demand.answer <= self._least_longest
-            and not demand.refused
-        )
-
-    def _able(self, left: Mask, demand: Demand) -> Mask:
-        """Return which (M,) of the models left can serve a request: surely not the others, or most likely not."""
-        tokens = 0 if demand.tokens is None else demand.tokens
-        able = left & (self._windows >= tokens) & (self._lacks & demand.features == 0)
-        likely = able & (self._likely_windows >= tokens) & (self._doubts & demand.features == 0)
-        likely &= self._longest >= demand.answer
-        likely[[self.places[name] for name in demand.refused if name in self.places]] = False
-        return np.asarray(likely if likely.any() else able)
 
     def _nothing_left(self, demand: Demand, left: Mask) -> NoModelError:
         tokens = demand.tokens
@@ -172,25 +162,22 @@ def _amounts(models: Sequence[RoutedModel], limit: Limit) -> list[float]:
     if kind == "cost" and not provider:
         return [model.cost for model in models]
     if kind == "share" and provider:
-        return _shares(models, provider)
-    return [_amount(model, limit.quantity) for model in models]
-
-
-def _shares(models: Sequence[RoutedModel], provider: str) -> list[float]:
-    providers = {model.provider for model in models}
-    if provider not in providers:
-        raise ConfigError(f"limit on 'share:{provider}': no model is from {provider!r}{nearest(provider, providers)}")
-    return [float(model.provider == provider) for model in models]
-
-
-def _amount(model: RoutedModel, quantity: str) -> float:
-    amount = model.amounts.get(quantity)
-    if amount is None:
-        hint = nearest(quantity, [*model.amounts, "cost"])
-        raise ConfigError(f"limit on {quantity!r}: model {model.name!r} has no such amount{hint}")
-    if not 0.0 <= amount < math.inf:
-        raise ConfigError(f"model {model.name!r}: its {quantity} must be a number of at least 0, not {amount}")
-    return float(amount)
+        providers = {model.provider for model in models}
+        if provider not in providers:
+            hint = nearest(provider, providers)
+            raise ConfigError(f"limit on 'share:{provider}': no model is from {provider!r}{hint}")
+        # On average over requests, this is the share of the requests that the provider answers.
+        return [float(model.provider == provider) for model in models]
+    for model in models:
+        amount = model.amounts.get(limit.quantity)
+        if amount is None:
+            hint = nearest(limit.quantity, [*model.amounts, "cost"])
+            raise ConfigError(f"limit on {limit.quantity!r}: model {model.name!r} has no such amount{hint}")
+        if not 0.0 <= amount < math.inf:
+            raise ConfigError(
+                f"model {model.name!r}: its {limit.quantity} must be a number of at least 0, not {amount}"
+            )
+    return [float(model.amounts[limit.quantity]) for model in models]
 
 
 Score: TypeAlias = Callable[[Floats, Opponents], Floats]

@@ -25,18 +25,25 @@ from route.routing.optimizers import Floats, Mask
 
 _USUAL_ANSWER = 400.0
 """Tokens of an answer of which nothing is known."""
-_SHORTEST, _LONGEST = 8.0, 32_768.0  # of a prior
+_SHORTEST_PRIOR_ANSWER = 8.0  # tokens
+_LONGEST_PRIOR_ANSWER = 32_768.0
 _PRIOR_ANSWERS = 5.0
 _ANSWERS = 150.0
 """The mean is over this many of the last answers, the older the less weight."""
 _BUCKETS = 24  # by the power of two of the prompt's length
+# Of the factor that all models share there are more answers to average.
 _PRIOR_OF_BUCKET = 30.0
-_OF_BUCKET = 600.0
-_PRIOR_OF_RATIO, _PRIOR_OF_CELL = 2.0, 6.0
+_ANSWERS_OF_BUCKET = 600.0
+_PRIOR_OF_RATIO = 2.0
+_PRIOR_OF_CELL = 6.0
 _LAST, _CONTRADICTION, _AFTER_A_CHANGE = 20, 4.0, 5.0
 """The last 20 observations replace the earlier ones where they are 4 standard errors away, and count as 5 then."""
-_ERROR_OF_PRIOR, _TAIL_OF_PRIOR, _ANSWERS_OF_PRIOR = 1.7, 6.0, 10.0
-_DEVIATIONS, _TAIL_DECAY, _MOST_TAIL = 4.0, 0.995, 20.0
+_ERROR_OF_PRIOR = 1.7
+_TAIL_OF_PRIOR = 6.0
+_ANSWERS_OF_PRIOR = 10.0
+_DEVIATIONS = 4.0
+_TAIL_DECAY = 0.995
+_MOST_TAIL = 20.0
 _DOUBT, _TRIALS = 2.0, 1.0
 """An expectation may be too high by this factor, and by its root once a model has answered so often."""
 _MILLION = 1e6
@@ -93,9 +100,11 @@ class Estimator:
         self._fixed = np.array([model.cost if model.price is None else 0.0 for model in models])
         self._input = np.array([0.0 if model.price is None else model.price[0] for model in models]) / _MILLION
         self._output = np.array([0.0 if model.price is None else model.price[1] for model in models]) / _MILLION
+        # The answer whose output costs what the configuration says of the model.
         with np.errstate(divide="ignore", invalid="ignore"):
             prior = np.where((self._output > 0) & (menu.costs > 0), menu.costs / self._output, _USUAL_ANSWER)
-        self._lengths = _Table(np.clip(prior, _SHORTEST, _LONGEST), _PRIOR_ANSWERS, _ANSWERS)
+        prior = np.clip(prior, _SHORTEST_PRIOR_ANSWER, _LONGEST_PRIOR_ANSWER)
+        self._lengths = _Table(prior, _PRIOR_ANSWERS, _ANSWERS)
         self._ratios = _Table(np.ones(len(models)), _PRIOR_OF_RATIO, _ANSWERS)
         self._answers = np.zeros(len(models))
         self._squares = np.full(len(models), _ERROR_OF_PRIOR**2)
@@ -133,18 +142,24 @@ class Estimator:
         self._hope(place)
         if tokens is None or not self._output[place] + self._input[place]:
             return
-        self._observe_error(place, min(dollars / max(self._cost(place, prompt), 1e-12), _MOST_TAIL))
-        self._observe_length(place, prompt, tokens / prompt.choices)
+        bucket = _bucket(prompt.size)
+        mean = self._lengths.at(bucket, place)
+        # The error of what was expected before this answer, as `costs` has it for all models.
+        expected_tokens = min(mean, prompt.most or math.inf) * prompt.choices
+        plain = prompt.tokens * self._input[place] + expected_tokens * self._output[place]
+        cost = float(plain * self._ratios.at(bucket, place) + self._fixed[place] * prompt.choices)
+        multiple = min(dollars / max(cost, 1e-12), _MOST_TAIL)
+        weight = min(self._answers[place] + _ANSWERS_OF_PRIOR, _ANSWERS)
+        self._squares[place] += ((multiple - 1.0) ** 2 - self._squares[place]) / weight
+        self._tails[place] = max(multiple, self._tails[place] * _TAIL_DECAY)
+        length = tokens / prompt.choices
+        # An answer that was cut says only that it would have been longer.
+        if not (prompt.most and prompt.most <= length < mean):
+            # A single answer of a hundred thousand tokens must not stand for the next hundred.
+            self._lengths.take(bucket, place, min(length, 20.0 * max(mean, _USUAL_ANSWER)), 1.0)
         expected = prompt.tokens * self._input[place] + tokens * self._output[place]
         if expected > 0.0:
-            self._ratios.take(_bucket(prompt.size), place, min(dollars, 20.0 * expected), expected)
-
-    def _cost(self, place: int, prompt: Prompt) -> float:
-        """Return the expected dollars of one model."""
-        bucket = _bucket(prompt.size)
-        tokens = min(self._lengths.at(bucket, place), prompt.most or math.inf) * prompt.choices
-        plain = prompt.tokens * self._input[place] + tokens * self._output[place]
-        return float(plain * self._ratios.at(bucket, place) + self._fixed[place] * prompt.choices)
+            self._ratios.take(bucket, place, min(dollars, 20.0 * expected), expected)
 
     def inherit(self, before: Estimator) -> None:
         """Take over what was seen of models that have the same name and price in another menu."""
@@ -154,7 +169,8 @@ class Estimator:
                 continue
             self._lengths.inherit(place, before._lengths, old)
             self._answers[place] = before._answers[old]
-            self._squares[place], self._tails[place] = before._squares[old], before._tails[old]
+            self._squares[place] = before._squares[old]
+            self._tails[place] = before._tails[old]
             self._ratios.inherit(place, before._ratios, old)
             self._hope(place)
         self._lengths.inherit_lengths(before._lengths)
@@ -169,19 +185,6 @@ class Estimator:
     def _hope(self, place: int) -> None:
         if self._input[place] + self._output[place]:
             self.hopes[place] = _DOUBT ** (-1.0 / (1.0 + self._answers[place] / _TRIALS))
-
-    def _observe_error(self, place: int, multiple: float) -> None:
-        weight = min(self._answers[place] + _ANSWERS_OF_PRIOR, _ANSWERS)
-        self._squares[place] += ((multiple - 1.0) ** 2 - self._squares[place]) / weight
-        self._tails[place] = max(multiple, self._tails[place] * _TAIL_DECAY)
-
-    def _observe_length(self, place: int, prompt: Prompt, tokens: float) -> None:
-        bucket = _bucket(prompt.size)
-        mean = self._lengths.at(bucket, place)
-        if prompt.most and prompt.most <= tokens < mean:
-            return  # an answer that was cut says only that it would have been longer
-        # A single answer of a hundred thousand tokens must not stand for the next hundred.
-        self._lengths.take(bucket, place, min(tokens, 20.0 * max(mean, _USUAL_ANSWER)), 1.0)
 
 
 class _Table:
@@ -226,12 +229,9 @@ class _Table:
             self._above[:, place] *= ratio / before
             np.minimum(self._weights[:, place], _AFTER_A_CHANGE, out=self._weights[:, place])
         if row.weight > 2 * self._prior:  # before, it is the model's own ratio that is wrong
-            column.take(above, below * ratio, self._lengths[bucket], _OF_BUCKET)
+            column.take(above, below * ratio, self._lengths[bucket], _ANSWERS_OF_BUCKET)
             prior = _PRIOR_OF_BUCKET * column.below / column.weight
             self._lengths[bucket] = (column.above + prior) / (column.below + prior)
-        self._fill(bucket, place, above, below)
-
-    def _fill(self, bucket: int, place: int, above: float, below: float) -> None:
         weight = min(float(self._weights[bucket, place]) + 1.0, self._most)
         self._weights[bucket, place] = weight
         self._above[bucket, place] += (above - self._above[bucket, place]) / weight
@@ -239,14 +239,12 @@ class _Table:
 
     def inherit(self, place: int, before: _Table, old: int) -> None:
         """Take over what was seen of a model."""
-        self.models[place], self._priors[place] = before.models[old], before._priors[old]
+        self.models[place] = before.models[old]
+        self._priors[place] = before._priors[old]
         self._rows[place] = replace(before._rows[old])
-        for ours, theirs in (
-            (self._above, before._above),
-            (self._below, before._below),
-            (self._weights, before._weights),
-        ):
-            ours[:, place] = theirs[:, old]
+        self._above[:, place] = before._above[:, old]
+        self._below[:, place] = before._below[:, old]
+        self._weights[:, place] = before._weights[:, old]
 
     def inherit_lengths(self, before: _Table) -> None:
         """Take over what was seen of prompts of each length."""

@@ -25,7 +25,7 @@ import numpy as np
 from route.routing.candidates import Menu
 from route.routing.optimizers import Floats
 
-_EXPLORED = 0.25
+_EXPLORED_SHARE = 0.25
 """The share of the requests for which the offset of a newcomer is drawn."""
 _NEWCOMER_VARIANCE = 1.5**2
 _KNOWN_VARIANCE = 0.1**2
@@ -33,15 +33,18 @@ _CHANGED_VARIANCE = 0.6**2
 _GENEROSITY_VARIANCE = 1.0
 _LEAST_VARIANCE = 0.1**2
 _CAUTION = 0.5
-"""So many standard deviations below its mean a newcomer is taken to be where it is not explored."""
-_CHANGE = 0.5
-_THRESHOLD = 4.0
-_REMEMBERED = 20_000
+"""Where a newcomer is not explored, standard deviations below its mean that it is taken to be."""
+_CHANGE = 0.5  # of a coefficient
+_CHANGE_NATS = 4.0
+"""Evidence of a change after which the belief is broad again."""
+_ANSWERS_KEPT = 20_000
 _ANSWER = struct.Struct("=qiidd")
 """An answer that was shown: its key, the numbers of one model or two, and what P2L said of each."""
 _NO_MODEL = -1
-_CERTAIN, _OPTIMISM = 60, 1.0
-"""Ratings after which a model is no newcomer; until then it is taken to be this many deviations above its mean."""
+_CERTAIN_RATINGS = 60
+"""Ratings after which the offset of a newcomer is drawn no more."""
+_OPTIMISM = 1.0
+"""Standard deviations above its mean that a newcomer is taken to be after these."""
 RESULTS: Mapping[str, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "both_bad": 0.5, "up": 1.0, "down": 0.0}
 """The share of a win of the first model, or of an answer that is liked, by verdict."""
 
@@ -68,7 +71,8 @@ class Offsets:
         self._beliefs: dict[str, _Belief] = {} if before is None else before._beliefs
         self._generosity: _Belief = _Belief(variance=_GENEROSITY_VARIANCE) if before is None else before._generosity
         self._shown: _Shown = _Shown() if before is None else before._shown
-        self._newcomers: frozenset[str] = frozenset()
+        self.newcomers: frozenset[str] = frozenset()
+        """The models that P2L does not know."""
         self._means = np.zeros(len(menu.names))
         self.on_rating: Callable[[Mapping[str, float], str], None] | None = None
         """Called with what `take` was called with, for a rating that nobody else knows of."""
@@ -78,16 +82,11 @@ class Offsets:
         """Whether there is neither a newcomer nor a rating, so that coefficients stay what they are."""
         self._refresh()
 
-    @property
-    def newcomers(self) -> frozenset[str]:
-        """Return the models that P2L does not know."""
-        return self._newcomers
-
     def belief(self, name: str) -> _Belief:
         """Return what is believed of a model."""
         belief = self._beliefs.get(name)
         if belief is None:
-            variance = _NEWCOMER_VARIANCE if name in self._newcomers else _KNOWN_VARIANCE
+            variance = _NEWCOMER_VARIANCE if name in self.newcomers else _KNOWN_VARIANCE
             belief = self._beliefs[name] = _Belief(variance=variance)
         return belief
 
@@ -111,9 +110,9 @@ class Offsets:
 
     def limit(self, unknown: Collection[str]) -> None:
         """Take over which models P2L does not know; what was kept beside it of one that it knows now is forgotten."""
-        for name in self._newcomers - set(unknown):
+        for name in self.newcomers - set(unknown):
             self._beliefs.pop(name, None)
-        self._newcomers = frozenset(unknown)
+        self.newcomers = frozenset(unknown)
         self._refresh()
 
     def apply(self, coefs: Floats) -> Floats:
@@ -121,14 +120,16 @@ class Offsets:
         if self.is_idle:
             return coefs
         moved = coefs + self._means
-        if self._newcomers:
+        if self.newcomers:
             known = coefs[np.isfinite(coefs)]
             if not len(known):
                 return coefs
-            base, is_explored = float(known.mean()), self._rng.random() < _EXPLORED
-            for name in self._newcomers:
-                belief, place = self.belief(name), self._menu.places[name]
-                is_certain = belief.ratings >= _CERTAIN
+            base = float(known.mean())
+            is_explored = self._rng.random() < _EXPLORED_SHARE
+            for name in self.newcomers:
+                belief = self.belief(name)
+                place = self._menu.places[name]
+                is_certain = belief.ratings >= _CERTAIN_RATINGS
                 deviations = _OPTIMISM if is_certain else self._rng.normal() if is_explored else -_CAUTION
                 moved[place] = base + belief.mean + deviations * math.sqrt(belief.variance)
         return moved
@@ -155,7 +156,7 @@ class Offsets:
             self.on_unknown(request_id, verdict)
 
     def take(self, shown: Mapping[str, float], verdict: str) -> None:
-        """Take over a rating of answers of models of which P2L says so much, relative to the leaderboard's mean."""
+        """Take over a rating of answers; `shown` is P2L's coefficient by model, less the leaderboard's mean."""
         names, result = list(shown), RESULTS[verdict]
         if len(names) == 2:
             first, second = (self.belief(name) for name in names)
@@ -186,9 +187,9 @@ class Offsets:
     def _refresh(self) -> None:
         for name, place in self._menu.places.items():
             belief = self._beliefs.get(name)
-            is_known = belief is not None and name not in self._newcomers
+            is_known = belief is not None and name not in self.newcomers
             self._means[place] = belief.mean if belief is not None and is_known else 0.0
-        self.is_idle = not self._newcomers and not self._means.any()
+        self.is_idle = not self.newcomers and not self._means.any()
 
 
 class _Shown:
@@ -199,19 +200,21 @@ class _Shown:
     """
 
     def __init__(self) -> None:
-        self._block = bytearray(_ANSWER.size * _REMEMBERED)
+        self._block = bytearray(_ANSWER.size * _ANSWERS_KEPT)
+        # A view of each answer's first eight bytes, its key.
         self._keys = np.frombuffer(self._block, dtype=np.int64)[:: _ANSWER.size // 8]
         self._next = 0
-        self._names: list[str] = []
         self._numbers: dict[str, int] = {}
+        """By model, in the order in which they were first shown."""
 
     def add(self, request_id: str, coefs: Mapping[str, float]) -> None:
         """Keep an answer in place of the oldest one."""
-        numbers, values = [self._number(name) for name in coefs], [*coefs.values()]
+        numbers = [self._numbers.setdefault(name, len(self._numbers)) for name in coefs]
+        values = [*coefs.values()]
         if len(numbers) == 1:
             numbers, values = [*numbers, _NO_MODEL], [*values, 0.0]
         _ANSWER.pack_into(self._block, self._next * _ANSWER.size, _key_of(request_id), *numbers, *values)
-        self._next = (self._next + 1) % _REMEMBERED
+        self._next = (self._next + 1) % _ANSWERS_KEPT
 
     def pop(self, request_id: str) -> dict[str, float] | None:
         """Return what was said of the models of an answer, and forget it; None for an unknown one."""
@@ -222,17 +225,10 @@ class _Shown:
         place = int(places[-1])
         _, first, second, *values = _ANSWER.unpack_from(self._block, place * _ANSWER.size)
         self._keys[place] = 0
+        names = list(self._numbers)
         return {
-            self._names[number]: value
-            for number, value in zip((first, second), values, strict=True)
-            if number != _NO_MODEL
+            names[number]: value for number, value in zip((first, second), values, strict=True) if number != _NO_MODEL
         }
-
-    def _number(self, name: str) -> int:
-        number = self._numbers.setdefault(name, len(self._names))
-        if number == len(self._names):
-            self._names.append(name)
-        return number
 
 
 def _key_of(request_id: str) -> int:
@@ -250,8 +246,9 @@ def _watch(belief: _Belief, gap: float, result: float) -> None:
 
     belief.worse = max(0.0, belief.worse + evidence(-_CHANGE))
     belief.better = max(0.0, belief.better + evidence(_CHANGE))
-    if max(belief.worse, belief.better) > _THRESHOLD:
-        belief.worse = belief.better = 0.0
+    if max(belief.worse, belief.better) > _CHANGE_NATS:
+        belief.worse = 0.0
+        belief.better = 0.0
         belief.variance = max(belief.variance, _CHANGED_VARIANCE)
 
 

@@ -138,17 +138,16 @@ def hull(scores: Floats, costs: Floats) -> list[int]:
     ys: list[float] = []
     corners: list[int] = []
     for position, x, y in zip(rising.tolist(), costs[rising].tolist(), scores[rising].tolist(), strict=True):
-        while xs and (xs[-1] == x or (len(xs) > 1 and _is_below(xs, ys, x, y))):
+        while xs:
+            # The last point is no corner if it lies on or below the line from the one before it to (x, y).
+            is_below = len(xs) > 1 and (ys[-1] - ys[-2]) * (x - xs[-1]) <= (y - ys[-1]) * (xs[-1] - xs[-2])
+            if xs[-1] != x and not is_below:
+                break
             del xs[-1], ys[-1], corners[-1]
         xs.append(x)
         ys.append(y)
         corners.append(position)
     return corners
-
-
-def _is_below(xs: list[float], ys: list[float], x: float, y: float) -> bool:
-    """Return whether the last point lies on or below the line from the one before it to (x, y)."""
-    return (ys[-1] - ys[-2]) * (x - xs[-1]) <= (y - ys[-1]) * (xs[-1] - xs[-2])
 
 
 @dataclass(frozen=True)

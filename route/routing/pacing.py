@@ -23,15 +23,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from route.routing.dollars import Dollars, Estimator, Prompt
-from route.routing.optimizers import Floats, Mask
+from route.routing.optimizers import Floats
 
 BLOCK = 1000
 """Requests whose mean cost keeps to the ceiling."""
 SLACK = 0.002
 """By which share of the ceiling a block may exceed it."""
-_WINDOW = 192
-_EVERY = 8
-"""Requests between two searches for the rate."""
+_PROMPTS_KEPT = 192
+_REQUESTS_A_SEARCH = 8
+"""Requests between two searches for the rate, after the first few, each of which is followed by one."""
 _HORIZON = 120
 """A surplus or deficit is made up for over at least this many requests."""
 _MOST_OF_CEILING = 4.0
@@ -39,9 +39,11 @@ _MOST_OF_CEILING = 4.0
 _DEVIATIONS = 4.0
 """Standard deviations of what is under way that the gate holds back."""
 _UNKNOWN_TAIL = 2.0
+"""As many times its expectation may a request cost that no model is chosen for."""
 _STEPS = 14
-_LEAST_TARGET, _MOST_RATE = 1e-12, 1e15
-_APART = 1.05
+_LEAST_TARGET = 1e-12
+_MOST_RATE = 1e15
+_RATES_APART = 1.05
 _FOLLOWING = 60.0
 """Answers whose costs, beside what was expected of them, correct the next ones."""
 
@@ -84,13 +86,11 @@ class Pacer:
         self._variance = 0.0
         self._cheapest = 0.0
         self._correction = 1.0
-        self._booked = self._expected = _FOLLOWING * ceiling
-        self._rates: tuple[tuple[float, float], ...] = ((1.0, 0.0),)
-
-    @property
-    def rates(self) -> tuple[tuple[float, float], ...]:
-        """Return (probability, score that a dollar must buy), one or two of them."""
-        return self._rates
+        # As after 60 answers that cost the ceiling each, as expected: a first answer moves the correction little.
+        self._booked = _FOLLOWING * ceiling
+        self._expected = _FOLLOWING * ceiling
+        self.rates: tuple[tuple[float, float], ...] = ((1.0, 0.0),)
+        """(probability, score that a dollar must buy), one or two of them."""
 
     @property
     def target(self) -> float:
@@ -101,30 +101,10 @@ class Pacer:
 
     def _remember(self, num_models: int) -> None:
         """Forget all prompts; those to come are of `num_models` models."""
-        self._scores = np.full((_WINDOW, num_models), -np.inf)
-        self._costs = np.zeros((_WINDOW, num_models))
-        self._hopeful = np.zeros((_WINDOW, num_models))
+        self._scores = np.full((_PROMPTS_KEPT, num_models), -np.inf)
+        self._costs = np.zeros((_PROMPTS_KEPT, num_models))
+        self._hopeful = np.zeros((_PROMPTS_KEPT, num_models))
         self._seen = 0
-
-    def _note(self, scores: Floats, costs: Floats, hopes: Floats) -> None:
-        if len(scores) != self._scores.shape[1]:  # the configuration was reloaded
-            self._remember(len(scores))
-        row = self._seen % _WINDOW
-        np.copyto(self._scores[row], scores)
-        self._scores[row][np.isnan(scores)] = -np.inf
-        self._costs[row] = costs
-        self._seen += 1
-        if self._seen % _EVERY == 1 or self._seen < _EVERY:
-            np.multiply(self._costs, hopes, out=self._hopeful)
-            self._search()
-
-    def _permitted(self, costs: Floats, tails: Floats) -> Mask | None:
-        """Return which answers (M,) of these expected dollars the block has room for; None: not even the cheapest."""
-        cheapest = float(costs.min())
-        self._cheapest += (cheapest - self._cheapest) / min(self._seen + 1, _WINDOW)
-        if cheapest > self._room() + SLACK * BLOCK * self.ceiling:
-            return None
-        return np.asarray(costs * tails * max(1.0, self._correction) <= self._free())
 
     def _room(self) -> float:
         """Return the dollars that the block has left."""
@@ -144,12 +124,30 @@ class Pacer:
         self._turn(estimator)
         costs = estimator.costs(prompt)
         if scores is not None:
-            self._note(scores, costs, estimator.hopes)
-        permitted = self._permitted(costs, estimator.tails)
-        return (
-            None
-            if permitted is None
-            else Dollars(costs, False, self._rates, estimator.hopes, permitted, estimator.errors)
+            if len(scores) != self._scores.shape[1]:  # the configuration was reloaded
+                self._remember(len(scores))
+            row = self._seen % _PROMPTS_KEPT
+            np.copyto(self._scores[row], scores)
+            self._scores[row][np.isnan(scores)] = -np.inf
+            self._costs[row] = costs
+            self._seen += 1
+            if self._seen % _REQUESTS_A_SEARCH == 1 or self._seen < _REQUESTS_A_SEARCH:
+                # Hopes fade as answers come, so that those of all prompts are the ones of now.
+                np.multiply(self._costs, estimator.hopes, out=self._hopeful)
+                self._search()
+        cheapest = float(costs.min())
+        self._cheapest += (cheapest - self._cheapest) / min(self._seen + 1, _PROMPTS_KEPT)
+        if cheapest > self._room() + SLACK * BLOCK * self.ceiling:
+            return None
+        # Where answers cost less than expected, the gate does not open wider: they may cost more again.
+        permitted = costs * estimator.tails * max(1.0, self._correction) <= self._free()
+        return Dollars(
+            costs,
+            is_budget=False,
+            rates=self.rates,
+            hopes=estimator.hopes,
+            permitted=np.asarray(permitted),
+            errors=estimator.errors,
         )
 
     def has_room(self, expected: float, estimator: Estimator) -> bool:
@@ -162,7 +160,10 @@ class Pacer:
         if self._count >= BLOCK:
             self._block += 1
             estimator.age()
-            self._count, self._spent, self._held, self._variance = 0, 0.0, 0.0, 0.0
+            self._count = 0
+            self._spent = 0.0
+            self._held = 0.0
+            self._variance = 0.0
 
     def begin(self, expected: float, error: float = 1.0) -> Ticket:
         """Count a request that goes to a model of these expected dollars; a refused one costs nothing.
@@ -182,6 +183,7 @@ class Pacer:
             self._variance = max(0.0, self._variance - ticket.variance)
             self._spent += dollars
         else:
+            # Its own block is over, which held what was expected of it.
             self._spent += max(0.0, dollars - ticket.expected)
         if ticket.expected <= 0.0:
             return
@@ -194,17 +196,17 @@ class Pacer:
         """Find the rates at which the prompts that are remembered cost the target."""
         target = self.target / self._correction
         if self._mean_cost(0.0) <= target:
-            self._rates = ((1.0, 0.0),)
+            self.rates = ((1.0, 0.0),)
             return
         low, high = rates_around(target, self._mean_cost, steps=_STEPS)
         # Apart, so that a prompt on the edge is mixed though its expected costs move a little until the next search.
-        low, high = low / _APART, high * _APART
+        low, high = low / _RATES_APART, high * _RATES_APART
         most, least = self._mean_cost(low), self._mean_cost(high)
         share = min(max((target - least) / (most - least), 0.0), 1.0) if most > least else 0.0
-        self._rates = ((share, low), (1.0 - share, high)) if 0.0 < share < 1.0 else ((1.0, low if share else high),)
+        self.rates = ((share, low), (1.0 - share, high)) if 0.0 < share < 1.0 else ((1.0, low if share else high),)
 
     def _mean_cost(self, rate: float) -> float:
         """Return what the prompts that are remembered would have cost at a rate."""
-        rows = min(self._seen, _WINDOW)
+        rows = min(self._seen, _PROMPTS_KEPT)
         choices = (self._scores[:rows] - rate * self._hopeful[:rows]).argmax(axis=1)
         return float(self._costs[np.arange(rows), choices].mean())

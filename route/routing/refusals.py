@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.refusals import Refused, read_refusal
+from route.providers.refusals import read_refusal
 from route.routing.decision import bits_of, features_in
 
 REMEMBERED_SECONDS = 600.0
@@ -83,12 +83,21 @@ class Refusals:
         """Remember a refusal about capability, size or parameters; return what is new in it."""
         if error.fault not in (Fault.UNSUPPORTED, Fault.CONTEXT_LENGTH):
             return None
-        needed = features_in(request.features)
-        refused = read_refusal(error.detail or str(error), needed, request.body.keys())
-        memo = _memo_of(refused, error.fault, request)
-        if memo is None:
+        refused = read_refusal(error.detail or str(error), features_in(request.features), request.body.keys())
+        if refused.longest is not None and answer_of(request.body) > refused.longest:
+            memo = _Memo(answer=refused.longest)
+        elif error.fault is Fault.CONTEXT_LENGTH:
+            # Four bytes a token is a guess: what surely is as long, unless the provider says where its limit is.
+            memo = _Memo(tokens=request.size if refused.window is None else refused.window)
+        elif refused.features:
+            memo = _Memo(features=bits_of(refused.features))
+        elif refused.parameter:
+            memo = _Memo(parameter=refused.parameter)
+        else:
             return None
-        memos, now = self._memos.setdefault(model, {}), self.clock()
+        memos = self._memos.setdefault(model, {})
+        now = self.clock()
+        # It moves to the end: the oldest one is forgotten first.
         is_new = memos.pop(memo, -math.inf) <= now
         memos[memo] = now + REMEMBERED_SECONDS
         if len(memos) > _MOST_REMEMBERED:
@@ -106,14 +115,3 @@ class Refusals:
             if not memos:
                 del self._memos[model]
         return frozenset(model for model, memos in self._memos.items() if any(memo.fits(request) for memo in memos))
-
-
-def _memo_of(refused: Refused, fault: Fault, request: Request) -> _Memo | None:
-    if refused.longest is not None and answer_of(request.body) > refused.longest:
-        return _Memo(answer=refused.longest)
-    if fault is Fault.CONTEXT_LENGTH:
-        # Four bytes a token is a guess: what surely is as long, unless the provider says where its limit is.
-        return _Memo(tokens=request.size if refused.window is None else refused.window)
-    if refused.features:
-        return _Memo(features=bits_of(refused.features))
-    return _Memo(parameter=refused.parameter) if refused.parameter else None

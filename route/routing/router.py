@@ -104,7 +104,14 @@ class Router:
         if not 0.0 <= explore <= 1.0:
             raise ConfigError(f"explore must be a share between 0 and 1, not {explore}")
         self.menu = Menu(models, limits)
-        self._ranks = _static_ranks(self.menu, static_order)
+        for name in static_order:
+            if name not in self.menu.places:
+                hint = nearest(name, self.menu.names)
+                raise ConfigError(f"static_order: no model is configured as {name!r}{hint}")
+        order = dict.fromkeys([*static_order, *reversed(self.menu.names)])
+        rank_of = {name: number for number, name in enumerate(order)}
+        self._ranks = np.array([rank_of[name] for name in self.menu.names])
+        """(M,) in the static order."""
         self._named_opponents = _named_opponents(opponents)
         self.offsets: Offsets | None = None
         """What ratings say beside P2L's coefficients."""
@@ -162,7 +169,14 @@ class Router:
         scored = self._scored(coefficients)
         places = self.menu.candidates(None if scored is None else scored.mask, allowed, without, demand)
         if dollars is not None:
-            places = _in_dollars(places, dollars)
+            costs = dollars.costs[places]
+            if dollars.permitted is not None:
+                permitted = dollars.permitted[places]
+                # A ceiling that has room for none of them leaves the cheapest: the pacer has refused what it must.
+                permitted[costs.argmin()] = True
+                places, costs = places[permitted], costs[permitted]
+            if dollars.is_budget:  # the order of costs, which `Problem` needs, is that of dollars then
+                places = places[costs.argsort(kind="stable")]
         if coefficients is None or scored is None:
             return self._unscored(places, budget, fixed, dollars)
         return self._by_scores(coefficients, scored, places, budget, fixed, held, dollars)
@@ -192,27 +206,25 @@ class Router:
         if kept and kept[0] is self.menu and (self.offsets is None or self.offsets.is_idle):
             scored: _Scored = kept[1]
             return scored
-        coefs, mask = self._coefs(coefficients)
-        if coefs is None:
+        if not self.kind.scored:
             return None
-        opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
-        scored = _Scored(coefs, mask, opponents, self._scores(coefs, mask, opponents))
-        # With offsets, scores are good for one request alone: a rating moves them, and newcomers are drawn anew.
-        if self.offsets is None or self.offsets.is_idle:
-            kept[:] = self.menu, scored
-        return scored
-
-    def _coefs(self, coefficients: Coefficients | None) -> tuple[Floats | None, Mask | None]:
-        """Return coefficients (M,) and the mask of the models that have one; None for no model, and for all."""
-        if coefficients is None or not self.kind.scored:
-            return None, None
         coefs = self.menu.coefs(coefficients)
         if self.offsets is not None and not self.offsets.is_idle:
             coefs = self.offsets.apply(coefs)
         mask = np.isfinite(coefs)
+        if not mask.any():
+            return None
+        opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
         if mask.all():
-            return coefs, None
-        return (coefs, mask) if mask.any() else (None, None)
+            scored = _Scored(coefs, None, opponents, self.kind.score(coefs, opponents))
+        else:
+            scores = np.full(len(coefs), np.nan)
+            scores[mask] = self.kind.score(coefs[mask], opponents)
+            scored = _Scored(coefs, mask, opponents, scores)
+        # With offsets, scores are good for one request alone: a rating moves them, and newcomers are drawn anew.
+        if self.offsets is None or self.offsets.is_idle:
+            kept[:] = self.menu, scored
+        return scored
 
     def _by_scores(
         self,
@@ -233,6 +245,10 @@ class Router:
             mixture = own or mixture
         position, propensity, explored = (own.positions[0], 1.0, False) if own else self._draw(problem, mixture)
         by_name = self.menu.by_name(scores)
+        corners = [
+            FrontierPoint(self.menu.names[places[corner]], float(problem.costs[corner]), float(problem.scores[corner]))
+            for corner in problem.corners
+        ]
         return Decision(
             model=self.menu.names[places[position]],
             probabilities=self._by_name(mixture, places),
@@ -242,7 +258,7 @@ class Router:
             expected_score=mixture.mean(problem.scores),
             expected_cost=mixture.mean(problem.costs),
             strength=self.kind.strength(coefs[places[list(mixture.positions)]], np.array(mixture.shares), opponents),
-            frontier=self._frontier(problem, places),
+            frontier=tuple(corners),
             budget=budget,
             explored=explored,
             optimizer=self.optimizer.name,
@@ -264,15 +280,24 @@ class Router:
         return Mixture(tuple(shares), tuple(shares.values()))
 
     def _costs_of(self, names: Collection[str], dollars: Dollars | None) -> dict[str, float]:
-        if dollars is None or not dollars.is_budget:
-            return self.menu.costs_of(names)
-        return {name: float(dollars.costs[self.menu.places[name]]) for name in names}
+        if dollars is not None and dollars.is_budget:
+            return {name: float(dollars.costs[self.menu.places[name]]) for name in names}
+        # Most requests have scores of all models, and a copy is quicker than a new dictionary.
+        cost_of = self.menu.cost_of
+        return cost_of.copy() if len(names) == len(cost_of) else {name: cost_of[name] for name in names}
 
     def _unscored(self, places: Indices, budget: float | None, fixed: str | None, dollars: Dollars | None) -> Decision:
         """Choose without scores: the first of the static order, or under `random` any model, within the budget."""
         problem = self._problem(np.zeros(len(places)), places, budget, dollars)
         own = self._own_model(fixed, problem, places)
-        mixture = own or self._without_scores(problem, places)
+        if own is not None:
+            mixture = own
+        else:
+            free = problem.fitting if len(problem.fitting) else np.arange(problem.num_affordable)
+            if self.kind.scored:
+                mixture = Mixture((int(free[self._ranks[places[free]].argmin()]),), (1.0,))
+            else:
+                mixture = Mixture(tuple(free.tolist()), (1.0 / len(free),) * len(free))
         position = mixture.draw(self._rng)
         return Decision(
             model=self.menu.names[places[position]],
@@ -285,21 +310,6 @@ class Router:
             static=self.kind.scored and own is None,
             optimizer=self.optimizer.name,
         )
-
-    def _without_scores(self, problem: Problem, places: Indices) -> Mixture:
-        """Mix the fitting candidates uniformly under `random`, else take the first of them in the static order."""
-        free = problem.fitting if len(problem.fitting) else np.arange(problem.num_affordable)
-        if self.kind.scored:
-            return Mixture((int(free[self._ranks[places[free]].argmin()]),), (1.0,))
-        return Mixture(tuple(free.tolist()), (1.0 / len(free),) * len(free))
-
-    def _scores(self, coefs: Floats, mask: Mask | None, opponents: Opponents) -> Floats:
-        """Return the scores (M,); NaN where there is no coefficient."""
-        if mask is None:
-            return self.kind.score(coefs, opponents)
-        scores = np.full(len(coefs), np.nan)
-        scores[mask] = self.kind.score(coefs[mask], opponents)
-        return scores
 
     def _opponents(self, coefficients: Coefficients) -> Opponents:
         """Return the opponents by weight; all models of the leaderboard alike if it has none of those configured."""
@@ -329,11 +339,12 @@ class Router:
         """
         if fixed is None:
             return None
-        reach = problem.num_affordable
-        position = np.flatnonzero(places == self.menu.places.get(fixed, -1))
-        if not len(position) or (self.optimizer.keeps_each and position[0] >= reach):
+        # It raises where the budget buys nothing, whichever model the conversation has.
+        num_affordable = problem.num_affordable
+        positions = np.flatnonzero(places == self.menu.places.get(fixed, -1))
+        if not len(positions) or (self.optimizer.keeps_each and positions[0] >= num_affordable):
             return None
-        return Mixture((int(position[0]),), (1.0,))
+        return Mixture((int(positions[0]),), (1.0,))
 
     def _worth_keeping(
         self, held: Held, problem: Problem, mixture: Mixture, places: Indices, dollars: Dollars | None
@@ -370,13 +381,6 @@ class Router:
             propensity += share / len(free)
         return position, propensity, explored
 
-    def _frontier(self, problem: Problem, places: Indices) -> tuple[FrontierPoint, ...]:
-        corners = problem.corners
-        rows = zip(
-            places[corners].tolist(), problem.costs[corners].tolist(), problem.scores[corners].tolist(), strict=True
-        )
-        return tuple(FrontierPoint(self.menu.names[place], cost, score) for place, cost, score in rows)
-
     def _by_name(self, mixture: Mixture, places: Indices) -> dict[str, float]:
         return {self.menu.names[places[position]]: share for position, share in mixture.items()}
 
@@ -385,25 +389,6 @@ class Router:
 def _alike(count: int) -> Floats:
     """Return equal weights (count,), which nobody changes."""
     return np.full(count, 1.0 / count)
-
-
-def _in_dollars(places: Indices, dollars: Dollars) -> Indices:
-    """Return the candidates that a ceiling permits, or else the cheapest, in the order of the budget's costs."""
-    costs = dollars.costs[places]
-    if dollars.permitted is not None:
-        permitted = dollars.permitted[places]
-        permitted[costs.argmin()] = True
-        places, costs = places[permitted], costs[permitted]
-    return places[costs.argsort(kind="stable")] if dollars.is_budget else places
-
-
-def _static_ranks(menu: Menu, order: Sequence[str]) -> Indices:
-    """Return the rank (M,) of each model in the static order."""
-    for name in order:
-        if name not in menu.places:
-            raise ConfigError(f"static_order: no model is configured as {name!r}{nearest(name, menu.names)}")
-    rank = {name: number for number, name in enumerate(dict.fromkeys([*order, *reversed(menu.names)]))}
-    return np.array([rank[name] for name in menu.names])
 
 
 def _named_opponents(weights: Mapping[str, float] | None) -> tuple[tuple[str, ...], Floats]:

@@ -107,11 +107,12 @@ def _key(turns: Sequence[str], revision: str = "") -> bytes:
     return digest.digest()
 
 
-_LONG_PROMPT = 4000  # characters of a prompt that may be too slow by itself
+_LONG_PROMPT_CHARS = 4000
+"""Characters of a prompt that may be too slow by itself, which says nothing of the endpoint."""
 
 
 def _is_long(turns: Sequence[str]) -> bool:
-    return sum(map(len, turns)) > _LONG_PROMPT
+    return sum(map(len, turns)) > _LONG_PROMPT_CHARS
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,14 @@ N = TypeVar("N", int, float)
 
 def _count(about: Mapping[str, Any], name: str, default: N) -> N:
     number = about.get(name)
-    sound = isinstance(number, int | type(default)) and not isinstance(number, bool) and 0 < number < math.inf
-    return number if sound else default  # type: ignore[return-value]
+    is_sound = isinstance(number, int | type(default)) and not isinstance(number, bool) and 0 < number < math.inf
+    return number if is_sound else default  # type: ignore[return-value]
 
 
-_BYTES_OF_A_REQUEST, _BYTES_OF_A_TURN, _BYTES_OF_A_CHARACTER = 1000, 4, 6  # in JSON, at most
+# In JSON, at most: a character may be written as \uXXXX.
+_BYTES_OF_A_REQUEST = 1000
+_BYTES_OF_A_TURN = 4
+_BYTES_OF_A_CHARACTER = 6
 _START_SECONDS = 1.5  # the router starts without its endpoint rather than late
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to reach an endpoint
 _MOST_MISSES = 5
@@ -156,6 +160,7 @@ _OnModels = Callable[[Sequence[str]], None]
 class Scorer:
     """A source of coefficients. This one has none, for routers that need none."""
 
+    # Attributes of the class, so that those of a scorer of another kind need no call of this one's constructor.
     model_list: Sequence[str] | None = ()
     """The models that have a coefficient; None while the list is unknown."""
     on_change: Callable[[str], None] | None = None
@@ -279,10 +284,13 @@ class EndpointScorer(Scorer):
         except P2LError as error:
             if isinstance(error, UnavailableError | AnswerTimeoutError) and _is_long(turns):
                 self._miss_long(str(error))
-            elif not _is_of_the_prompt(error):
+            # Any other mistake of the input is the prompt's: the endpoint works and only refuses this one.
+            elif not isinstance(error, InputError) or isinstance(error, KeyRefusedError | ConfigError):
                 self._pause_until_recovered(str(error))
             return None
-        self._misses, self._long_misses, self._pause = 0, 0, _FIRST_PAUSE
+        self._misses = 0
+        self._long_misses = 0
+        self._pause = _FIRST_PAUSE
         return Coefficients(dict(zip(names, answer.coefs, strict=True)), answer.eta, answer.revision)
 
     async def _names(self, answer: ModelAnswer) -> tuple[str, ...]:
@@ -333,11 +341,6 @@ class EndpointScorer(Scorer):
                 self.trouble, self._misses, self._long_misses = "", 0, 0
             except P2LError as error:
                 self.trouble = str(error)
-
-
-def _is_of_the_prompt(error: P2LError) -> bool:
-    """Return whether the endpoint works and only refuses this prompt."""
-    return isinstance(error, InputError) and not isinstance(error, KeyRefusedError | ConfigError)
 
 
 class LocalScorer(Scorer):
@@ -443,16 +446,15 @@ def make_scorer(
     if kind.source == "endpoint":
         if not endpoint:
             raise ConfigError(f"router type {kind.name} needs the URL of a P2L endpoint: --router-model-endpoint")
-        return EndpointScorer(_client(endpoint, api_key), family=kind.family, on_models=on_models)
+        from p2l.client import AsyncP2LClient
+
+        # An answer that comes after the request's time limit is still cached, so the client may wait longer.
+        client = AsyncP2LClient(
+            endpoint, api_key, timeout=15.0, attempt_timeout=10.0, retries=1, headers=TRACE_HEADERS.get
+        )
+        return EndpointScorer(client, family=kind.family, on_models=on_models)
     if kind.source == "local":
         if not path:
             raise ConfigError(f"router type {kind.name} needs a model folder or hub id: --router-model-name")
         return LocalScorer(path, family=kind.family, on_models=on_models)
     return Scorer()
-
-
-def _client(endpoint: str, api_key: str | None) -> AsyncP2LClient:
-    from p2l.client import AsyncP2LClient
-
-    # An answer that comes after the request's time limit is still cached, so the client may wait longer.
-    return AsyncP2LClient(endpoint, api_key, timeout=15.0, attempt_timeout=10.0, retries=1, headers=TRACE_HEADERS.get)

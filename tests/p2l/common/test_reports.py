@@ -209,7 +209,7 @@ def test_a_report_is_a_text_with_the_first_rows_of_its_tables() -> None:
     assert {"note: few votes", "note: Mind it.", "models 3"} <= set(lines)
     assert any(re.fullmatch(r"a +1 \(-1 to 3\) +most", line) for line in lines)
     assert not {"hidden", "Curves", "details"} & set(lines)
-    assert table_markdown(TABLE)[2] == "| =a–b | \\-0.250 |"
+    assert table_markdown(TABLE)[2] == "| =a–b | -0.250 |"
 
 
 def test_a_report_is_an_object_with_the_numbers_of_its_tables_and_figures() -> None:

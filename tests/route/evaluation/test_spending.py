@@ -147,7 +147,7 @@ def test_budgets_begin_at_the_cheapest_model_and_no_less_is_enough() -> None:
     assert limits[-1] == 0.7
     np.testing.assert_allclose(budgets(np.array([0.0, 1.0]))[12], 0.5)
     with pytest.raises(InfeasibleError, match="buys no answer"):
-        spend(np.ones((1, 3)), costs, np.ones((1, 3)), np.ones((1, 3)), np.array([0.05]), optimizer="strict")
+        spend(np.ones((1, 3)), costs, np.ones((1, 3)), np.ones((1, 3)), np.array([0.05]))
 
 
 def test_random_takes_all_that_the_budget_buys_alike() -> None:

@@ -46,7 +46,7 @@ def test_only_one_space_belongs_to_the_field() -> None:
 
 
 def test_an_event_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_LONGEST", 100)
+    monkeypatch.setattr(http, "_MAX_EVENT_BYTES", 100)
     with pytest.raises(ValueError, match="32 MiB"):
         parsed(b"data: " + b"x" * 200)
     with pytest.raises(ValueError, match="32 MiB"):
