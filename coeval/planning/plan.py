@@ -42,9 +42,10 @@ def plan_text(config: Config, left: Remaining, only: Collection[str] | None = No
     tasks = []
     for task in config.tasks:
         target, nuance, items = _sampling_text(task.sampling)
-        rubric = task.rubric
-        if not isinstance(rubric, str):
-            rubric = f"{len(rubric)} factor" + ("s" if len(rubric) != 1 else "")
+        if isinstance(task.rubric, str):
+            rubric: str = task.rubric
+        else:
+            rubric = f"{len(task.rubric)} factor" + ("s" if len(task.rubric) != 1 else "")
         tasks.append((task.name, target, nuance, items, grading_text(task), rubric))
     phases = [(phase, str(left.modes[phase]), ", ".join(_batched_in(config, phase))) for phase in PHASES]
     if any(batched for _, _, batched in phases):

@@ -166,11 +166,12 @@ def _by_words(text: str, status: int | None) -> Fault | None:
 def complaint(body: object) -> _Complaint:
     """Parse the body of a refusal in any provider's format."""
     if isinstance(body, bytes):
+        received = body
         try:
-            body = parse_json(body)
+            body = parse_json(received)
         except ValueError:
             # An HTML page comes from a proxy, and says nothing of the request.
-            body = "" if b"<" in body[:200] else body.decode("utf-8", "replace")
+            body = "" if b"<" in received[:200] else received.decode("utf-8", "replace")
     if isinstance(body, list):
         body = body[0] if body else {}
     if not isinstance(body, dict):
