@@ -24,7 +24,7 @@ from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.next_pairs import plan_pairs
-from route.routing.pair_shares import PairShares
+from route.routing.candidates import PairShares
 
 __all__ = ["main"]
 

@@ -37,7 +37,7 @@ import pandas as pd
 from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
 from p2l.inference import P2L
-from route.evaluation.distance import votes_between
+from route.evaluation.features import votes_between
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.router import Router
 

@@ -15,7 +15,7 @@ from coeval.batch.backends import TIMEOUTS, Backend, Result, State, Submission, 
 from p2l.common.files import parse_json
 from route.providers.anthropic import completion_of, messages_request
 from route.providers.base import JSON, Account, Fault, ProviderError
-from route.providers.chat import without
+from route.providers.completions import without
 from route.providers.translation import translated
 
 _MAX_TOKENS = 1024

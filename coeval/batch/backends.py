@@ -20,7 +20,7 @@ from urllib.parse import quote
 from coeval.batch.pending import Job, custom_id, job_questions
 from coeval.calling.limits import Retries
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chat import named_by, without
+from route.providers.completions import named_by, without
 from route.providers.files import FileTransport
 from route.providers.openai import dialect_of
 

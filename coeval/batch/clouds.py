@@ -20,7 +20,7 @@ from coeval.batch.backends import TIMEOUTS, Backend, Result, State, Submission
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.bedrock import completion_of, converse_request
-from route.providers.chat import without
+from route.providers.completions import without
 from route.providers.files import FileTransport
 from route.providers.gemini import completion_of as gemini_completion
 from route.providers.gemini import generate_request, vertex_base, why_not

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from coeval.batch.backends import TIMEOUTS, Backend, Result, State, Submission
 from route.providers.base import JSON, Account, Fault, ProviderError
-from route.providers.chat import without
+from route.providers.completions import without
 from route.providers.gemini import completion_of, generate_request, why_not
 from route.providers.translation import translated
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from coeval.interfaces import INTERFACES, tells_logprobs
 from coeval.schema import Model, Phase, Role
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.chat import joined_text, without
+from route.providers.completions import joined_text, without
 
 Tokens = tuple[tuple[str, float], ...]
 """Candidates for a reply's first token with the natural logarithms of their probabilities."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chat import completion, usage, whole_stream
+from route.providers.completions import completion, usage, whole_stream
 
 T = TypeVar("T")
 _MAX_NEW_TOKENS = 512

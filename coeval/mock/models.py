@@ -23,7 +23,7 @@ from coeval.parsing import LEVELS
 from coeval.schema import DEFAULT, Phase, Scale, scale_of
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chat import answer_message, completion, joined_text, usage, whole_stream
+from route.providers.completions import answer_message, completion, joined_text, usage, whole_stream
 from route.providers.translation import system_text
 
 _NORMAL = NormalDist()

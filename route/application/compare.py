@@ -17,8 +17,8 @@ from route.config import ROUTER_NAME
 from route.providers.base import JSON
 from route.request.api_errors import ApiError
 from route.request.fields import mark_answer, outputs_of
+from route.routing.candidates import PairShares
 from route.routing.decision import Decision
-from route.routing.pair_shares import PairShares
 from route.send.dispatch import Answer, ask_whole
 
 _random = random.SystemRandom()

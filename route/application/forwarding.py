@@ -33,7 +33,7 @@ from route.keep.ledger import KeyRecord, Refusal
 from route.keep.reservations import Worst
 from route.observability.logs import log_request
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
-from route.providers.chat import BYTES_PER_TOKEN, SHAPE_ERRORS
+from route.providers.completions import BYTES_PER_TOKEN, SHAPE_ERRORS
 from route.request.api_errors import ApiError, of_fault, of_refusal
 from route.request.chat import count_of, parse_long, parse_object, read_body
 from route.request.fields import header_of

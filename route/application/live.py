@@ -19,8 +19,7 @@ from p2l.common.processes import hold_hangups, take_hangups
 from route.application.service import Service, check_together, key_records
 from route.application.settings import Settings
 from route.config import RouterConfig, load_config
-from route.keep.database import DatabaseError
-from route.keep.notices import Changes
+from route.keep.database import Changes, DatabaseError
 from route.observability.logs import LOGGER
 from route.observability.recent import POINT_SECONDS
 from route.send.fleet import Fleet

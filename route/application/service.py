@@ -33,9 +33,8 @@ from route.observability.recent import Recent
 from route.observability.tracing import Tracing
 from route.request.api_errors import of_refusal
 from route.request.chat import key_of
-from route.routing.candidates import get, pair
+from route.routing.candidates import PairShares, get, pair
 from route.routing.offsets import Offsets
-from route.routing.pair_shares import PairShares
 from route.routing.refusals import Refusals
 from route.routing.router import Router
 from route.routing.scoring import make_scorer

@@ -12,13 +12,20 @@ reads all four as one reader (`p2l.model.reader`), whose hidden states they are.
 A P2L reads nothing but text, so the category has to stand there in training and in use. All backbones read the line;
 for `category` a whole line is one feature, whatever words its name shares with others.
 
-Shapes: Q prompts, T training prompts, V vocabulary, D hidden, C categories.
+A head says something about every prompt, and off the training's distribution that is worse than the mean score of each
+model. So a P2L that is trained here gets the posterior that other trained models have (`p2l.model.posterior`):
+coefficients are shrunk towards those whose chances are the mean training scores, by how much of the variance between
+prompts the answers determine, and by how many words are known. It is fitted to votes between answers to the same
+prompt, each answer in one vote at most: the higher score wins, equal ones tie if they are usable and are both-bad if
+not.
+
+Shapes: Q prompts, T training prompts, M models, N votes, V vocabulary, D hidden, F inputs, C categories.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +37,7 @@ from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.common.prompts import split_words
-from route.evaluation.table import Floats, ScoreTable
+from route.evaluation.table import Floats, Rows, ScoreTable
 
 if TYPE_CHECKING:
     from p2l.model.reader import ReaderBackbone, ReaderTokenizer
@@ -40,8 +47,8 @@ if TYPE_CHECKING:
 MAX_TOKENS = 256
 RANK = 256
 _POWER_STEPS = 3
-_MORE = 16  # directions beyond the rank, without which the last ones are imprecise
-_AT_ONCE = 512
+_SPARE_DIRECTIONS = 16  # directions beyond the rank, without which the last ones are imprecise
+_PROMPTS_PER_BATCH = 512
 _NO_SPREAD = 1e-9
 
 
@@ -76,8 +83,8 @@ class Encoder:
         new = sorted({prompt for prompt in prompts if prompt not in self.memory})
         quiet = self.quiet or not new
         with progress(description="reading prompts", total=len(new), unit="prompts", quiet=quiet) as bar:
-            for start in range(0, len(new), _AT_ONCE):
-                chunk = new[start : start + _AT_ONCE]
+            for start in range(0, len(new), _PROMPTS_PER_BATCH):
+                chunk = new[start : start + _PROMPTS_PER_BATCH]
                 self.memory.update(zip(chunk, self._compute(chunk), strict=True))
                 bar.update(len(chunk))
         return np.stack([self.memory[prompt] for prompt in prompts])
@@ -151,7 +158,7 @@ class Words:
         matrix = _matrix(tokenizer, prompts)
         rank = min(rank, *matrix.shape)
         rng = np.random.default_rng(seed)
-        sketch = rng.standard_normal((matrix.shape[0], min(rank + _MORE, *matrix.shape)))
+        sketch = rng.standard_normal((matrix.shape[0], min(rank + _SPARE_DIRECTIONS, *matrix.shape)))
         for _ in range(_POWER_STEPS):
             sketch = matrix.T @ np.linalg.qr(matrix @ (matrix.T @ sketch))[0]
             sketch = matrix @ np.linalg.qr(sketch)[0]
@@ -297,3 +304,60 @@ class CategoryReader:
 
 def _header(category: str) -> str:
     return f"[category: {' '.join(category.split())}]"
+
+
+if TYPE_CHECKING:
+    from p2l.model.posterior import Posterior
+    from p2l.model.tfidf import WordUsage
+
+
+INPUTS = ("encoder", "words", "form")
+"""What tells prompts apart, in the order of a reader's inputs."""
+_MOST_VOTES = 40_000
+_LEAST_RATE = 1e-3  # mean scores of 0 and 1 would have infinite coefficients
+
+
+def inputs_of(states: Mapping[str, Floats]) -> Floats:
+    """Return the inputs (Q, F) of a reader from the states of its backbones."""
+    return np.concatenate([states[name] for name in INPUTS if name in states], axis=1)
+
+
+def fit_distance(
+    inputs: Floats, coefs: Floats, usage: WordUsage | None, scores: Floats, eta: float, *, seed: int = 0
+) -> Posterior:
+    """Fit the posterior of a head with these coefficients (Q, M) on prompts with graded answers (Q, M)."""
+    from p2l.likelihood import get
+    from p2l.model.heads import HeadStart
+    from p2l.training.posterior import KnownPrompts, posterior_of
+
+    rng = np.random.default_rng(seed)
+    prompt, labels = votes_between(scores, rng)
+    rows = np.sort(rng.permutation(len(labels))[:_MOST_VOTES])
+    # Strange prompts get the grounded coefficients whose chances are the mean scores.
+    rates = scores.mean(axis=0).clip(_LEAST_RATE, 1.0 - _LEAST_RATE)
+    board = HeadStart(np.log(rates / (1.0 - rates)), eta, None)
+    prompts = KnownPrompts(inputs, coefs, usage)
+    return posterior_of(prompts, prompt[rows], labels[rows], board, get("grk"), len(labels), rng)
+
+
+def votes_between(scores: Floats, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Return the prompt (N,) and `[winner, loser, tie]` (N, 3) of votes between answers, drawn in pairs at random."""
+    questions, models = scores.shape
+    order = np.argsort(rng.random((questions, models)), axis=1)[:, : models // 2 * 2].reshape(questions, -1, 2)
+    first, second = order[..., 0].ravel(), order[..., 1].ravel()
+    prompt = np.repeat(np.arange(questions), models // 2)
+    first_score = scores[prompt, first]
+    second_score = scores[prompt, second]
+    better = first_score >= second_score
+    ties = np.select([first_score != second_score, first_score > 0.5], [0, 1], 2)
+    return prompt, np.stack([np.where(better, first, second), np.where(better, second, first), ties], axis=1)
+
+
+def shrunk(posterior: Posterior, coefs: Floats, states: Mapping[str, Floats], known: Floats | None) -> Floats:
+    """Return coefficients (Q, M) of prompts shrunk towards the mean ones, as far as the prompts are strange."""
+    import torch
+
+    with torch.inference_mode():
+        squares = posterior.squares(torch.from_numpy(inputs_of(states)))
+        trust = posterior.trust(squares, None if known is None else torch.from_numpy(known).float())
+        return np.asarray(posterior.shrunk(trust, torch.from_numpy(coefs).float(), None, None)[0].double().numpy())

@@ -10,9 +10,9 @@ import numpy as np
 from p2l.common.errors import InputError
 from p2l.metrics import Interval, Point, Reliability, joined_points
 from p2l.metrics.calibration import reliability
+from route.evaluation.cost_curves import Curves, Spent, cost_axis, draw_counts, interval, join
 from route.evaluation.features import with_categories
 from route.evaluation.policies import Outcome, Setup, compare
-from route.evaluation.spending import Curves, Spent, cost_axis, draw_counts, interval, join
 from route.evaluation.table import Floats, ScoreTable, splits
 from route.evaluation.training import known_models
 

@@ -32,10 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from p2l.common.errors import InputError
-from route.evaluation.distance import fit_distance, inputs_of
-from route.evaluation.features import CategoryReader, Encoder, Form, Words
-from route.evaluation.groups import Reader, categories_of, clusters_of, k_means
-from route.evaluation.spending import (
+from route.evaluation.cost_curves import (
     Spent,
     Worths,
     budgets,
@@ -45,6 +42,8 @@ from route.evaluation.spending import (
     spend_on_average,
     worth_on,
 )
+from route.evaluation.features import CategoryReader, Encoder, Form, Words, fit_distance, inputs_of
+from route.evaluation.groups import Reader, categories_of, clusters_of, k_means
 from route.evaluation.table import Floats, Rows, ScoreTable, parts_of
 from route.evaluation.training import (
     CATEGORY,

@@ -41,11 +41,10 @@ import numpy as np
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
-from route.evaluation.distance import shrunk
-from route.evaluation.features import CategoryReader, Encoder, Form, Words
+from route.evaluation.cost_curves import Worth, Worths
+from route.evaluation.features import CategoryReader, Encoder, Form, Words, shrunk
 from route.evaluation.gaussian import fit_gaussian, held_out
 from route.evaluation.groups import Groups, Reader, reader_with_groups
-from route.evaluation.spending import Worth, Worths
 from route.evaluation.table import Floats, ScoreTable, parts_of
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from p2l.common.cache import LRUCache
 from route.keep.database import Connection, Database, DatabaseError, WriteBehind
-from route.providers.chat import has_role
+from route.providers.completions import has_role
 
 HEADER = "x-p2l-conversation"
 KEPT_SECONDS = 86_400

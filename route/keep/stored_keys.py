@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.access import digest_of, new_key
 from p2l.common.errors import InputError
-from route.keep.database import Connection, Database, DatabaseError, WriteBehind
+from route.keep.database import Connection, Database, DatabaseError, WriteBehind, note_change, number_of
 from route.keep.ledger import KeyRecord, Ledger, Refusal, key_of_digest
-from route.keep.notices import note_change, number_of
 
 T = TypeVar("T")
 _SUBJECT = "keys"

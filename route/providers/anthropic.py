@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from route.providers import chat, translation
+from route.providers import completions, translation
 from route.providers.base import JSON, Account
 
 _WHO = "anthropic"
@@ -43,7 +43,7 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
         del body["thinking"]
     if request.get("temperature") is not None:
         body["temperature"] = min(request["temperature"], 1.0)  # the highest there is
-    stops = [stop for stop in chat.as_list(request.get("stop")) if str(stop).strip()]
+    stops = [stop for stop in completions.as_list(request.get("stop")) if str(stop).strip()]
     if stops:
         body["stop_sequences"] = stops
     body |= _tools(request)
@@ -74,12 +74,12 @@ def _can_think(body: JSON) -> bool:
 def _blocks(message: JSON) -> Iterator[JSON]:
     role, content = message.get("role"), message.get("content")
     if role == "tool":
-        blocks = [_block(part) for part in chat.parts_of(content)]
+        blocks = [_block(part) for part in completions.parts_of(content)]
         yield {"type": "tool_result", "tool_use_id": _identifier(message.get("tool_call_id")), "content": blocks}
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")
-    yield from (_block(part) for part in chat.parts_of(content))
+    yield from (_block(part) for part in completions.parts_of(content))
     for call in message.get("tool_calls") or []:
         function, identifier = call.get("function") or {}, _identifier(call.get("id"))
         arguments = translation.arguments_of(function)
@@ -98,7 +98,7 @@ def _block(part: JSON) -> JSON:
         case "refusal":
             return {"type": "text", "text": part["refusal"]}
         case "image_url":
-            return {"type": "image", "source": _source(chat.image_url(part))}
+            return {"type": "image", "source": _source(completions.image_url(part))}
         case "file" if isinstance(part.get("file"), dict) and part["file"].get("file_data"):
             return {"type": "document", "source": _source(part["file"]["file_data"])}
         case "input_audio" | "file" as kind:
@@ -107,7 +107,7 @@ def _block(part: JSON) -> JSON:
 
 
 def _source(url: str) -> JSON:
-    inline = chat.data_url(url)
+    inline = completions.data_url(url)
     if inline is None:
         return {"type": "url", "url": url}
     media_type, content = inline
@@ -169,11 +169,11 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
         if block.get("type") == "tool_use":
             function = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {})}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
-    message = chat.answer_message("".join(texts) if texts else None, thoughts, calls)
+    message = completions.answer_message("".join(texts) if texts else None, thoughts, calls)
     finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
     counts = _usage(answer.get("usage") or {})
     model, identifier = str(answer.get("model")), answer.get("id")
-    completion = chat.completion(model, message, finish, counts, identifier=identifier, clock=clock)
+    completion = completions.completion(model, message, finish, counts, identifier=identifier, clock=clock)
     completion["choices"][0] |= _stopped_by(answer)
     return completion
 
@@ -187,7 +187,7 @@ def _stopped_by(event: JSON) -> JSON:
 def _usage(counts: JSON) -> JSON:
     cached = counts.get("cache_read_input_tokens") or 0
     prompt = (counts.get("input_tokens") or 0) + cached + (counts.get("cache_creation_input_tokens") or 0)
-    return chat.usage(prompt, counts.get("output_tokens") or 0, cached=cached)
+    return completions.usage(prompt, counts.get("output_tokens") or 0, cached=cached)
 
 
 class AnthropicStream(translation.StreamTranslator):

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from p2l.common.files import parse_json
 from p2l.common.long_texts import apart, to_json
-from route.providers import chat, translation
+from route.providers import completions, translation
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 
 _WHO = "bedrock"
@@ -42,7 +42,7 @@ def converse_request(request: JSON, *, max_tokens: int | None = None) -> JSON:
     settings = {name: request[key] for key, name in _SAMPLING.items() if request.get(key) is not None}
     limit = request.get("max_completion_tokens") or request.get("max_tokens") or max_tokens
     settings |= {"maxTokens": limit} if limit is not None else {}
-    stops = chat.as_list(request.get("stop"))
+    stops = completions.as_list(request.get("stop"))
     settings |= {"stopSequences": stops} if stops else {}
     if settings:
         body["inferenceConfig"] = settings
@@ -55,12 +55,12 @@ def converse_request(request: JSON, *, max_tokens: int | None = None) -> JSON:
 def _blocks(message: JSON) -> Iterator[JSON]:
     role = message.get("role")
     if role == "tool":
-        content = [_block(part) for part in chat.parts_of(message.get("content"))] or [{"text": ""}]
+        content = [_block(part) for part in completions.parts_of(message.get("content"))] or [{"text": ""}]
         yield {"toolResult": {"toolUseId": _identifier(message.get("tool_call_id")), "content": content}}
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")
-    yield from (_block(part) for part in chat.parts_of(message.get("content")))
+    yield from (_block(part) for part in completions.parts_of(message.get("content")))
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
         use = {"toolUseId": _identifier(call.get("id")), "name": function.get("name")}
@@ -79,7 +79,7 @@ def _block(part: JSON) -> JSON:
         case "refusal":
             return {"text": part["refusal"]}
         case "image_url":
-            inline = chat.data_url(chat.image_url(part))
+            inline = completions.data_url(completions.image_url(part))
             if inline is None or inline[0] not in _IMAGES:
                 raise translation.unsupported(_WHO, "images by their address, or of this kind, only inline")
             return {"image": {"format": _IMAGES[inline[0]], "source": {"bytes": inline[1]}}}
@@ -90,7 +90,7 @@ def _block(part: JSON) -> JSON:
 
 
 def _document(file: JSON) -> JSON:
-    inline = chat.data_url(file["file_data"])
+    inline = completions.data_url(file["file_data"])
     if inline is None or inline[0] != "application/pdf":
         raise translation.unsupported(_WHO, "files other than PDF inline")
     try:
@@ -147,14 +147,16 @@ def completion_of(answer: JSON, model: str, *, clock: Callable[[], float] = time
     for use in (block["toolUse"] for block in blocks if "toolUse" in block):
         function = {"name": use["name"], "arguments": json.dumps(use.get("input") or {})}
         calls.append({"id": use["toolUseId"], "type": "function", "function": function})
-    message = chat.answer_message(text or (None if calls else ""), thoughts, calls)
+    message = completions.answer_message(text or (None if calls else ""), thoughts, calls)
     counts = _usage(answer.get("usage") or {})
-    return chat.completion(model, message, finish_of(answer["stopReason"]), counts, clock=clock)
+    return completions.completion(model, message, finish_of(answer["stopReason"]), counts, clock=clock)
 
 
 def _usage(counts: JSON) -> JSON:
     read, written = (counts.get(f"cache{kind}InputTokens") or 0 for kind in ("Read", "Write"))
-    return chat.usage((counts.get("inputTokens") or 0) + read + written, counts.get("outputTokens") or 0, cached=read)
+    return completions.usage(
+        (counts.get("inputTokens") or 0) + read + written, counts.get("outputTokens") or 0, cached=read
+    )
 
 
 class _BedrockStream(translation.StreamTranslator):
@@ -229,7 +231,7 @@ class Bedrock(translation.TranslatingClient):
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a chat completion and yield its chunks."""
         body = await apart(request, lambda: self._body(request, stream=True))
-        translator = _BedrockStream(with_usage=chat.asks_for_usage(request))
+        translator = _BedrockStream(with_usage=completions.asks_for_usage(request))
         translator.model = str(request.get("model"))
         url = self._url(request, stream=True)
         forwarded = await self._transport.forward(url, await to_json(body), "application/json", timeouts)

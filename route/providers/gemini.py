@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from p2l.common.errors import ConfigError
 from p2l.common.files import parse_json
-from route.providers import chat, translation
+from route.providers import completions, translation
 from route.providers.base import JSON, Account, Fault, ProviderError
 
 _WHO = "gemini"
@@ -51,7 +51,7 @@ def generate_request(request: JSON) -> JSON:
     if system:
         body["systemInstruction"] = {"parts": [{"text": system}]}
     generation = {name: request[key] for key, name in _GENERATION.items() if request.get(key) is not None}
-    stops = chat.as_list(request.get("stop"))
+    stops = completions.as_list(request.get("stop"))
     if stops:
         generation["stopSequences"] = stops
     answer_format = request.get("response_format") or {}
@@ -72,11 +72,11 @@ def _parts(message: JSON, *, names: dict[Any, Any], signed: bool) -> Iterator[JS
     role = message.get("role")
     if role == "tool":
         name = names.get(message.get("tool_call_id")) or message.get("name") or message.get("tool_call_id")
-        yield {"functionResponse": {"name": name, "response": _result(chat.joined_text(message.get("content")))}}
+        yield {"functionResponse": {"name": name, "response": _result(completions.joined_text(message.get("content")))}}
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")
-    yield from (_part(part) for part in chat.parts_of(message.get("content")))
+    yield from (_part(part) for part in completions.parts_of(message.get("content")))
     for number, call in enumerate(message.get("tool_calls") or []):
         signature = ((call.get("extra_content") or {}).get("google") or {}).get("thought_signature")
         if signature is None and signed and number == 0:
@@ -102,7 +102,7 @@ def _part(part: JSON) -> JSON:
         case "refusal":
             return {"text": part["refusal"]}
         case "image_url":
-            return _file(chat.image_url(part))
+            return _file(completions.image_url(part))
         case "file" if isinstance(part.get("file"), dict) and part["file"].get("file_data"):
             return _file(part["file"]["file_data"])
         case "input_audio":
@@ -113,7 +113,7 @@ def _part(part: JSON) -> JSON:
 
 
 def _file(url: str) -> JSON:
-    inline = chat.data_url(url)
+    inline = completions.data_url(url)
     if inline is not None:
         return {"inlineData": dict(zip(("mimeType", "data"), inline, strict=True))}
     if url.startswith(("gs://", "https://generativelanguage.googleapis.com/")):
@@ -159,11 +159,11 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     texts = "".join(part.get("text") or "" for part in parts if not part.get("thought"))
     thoughts = "".join(part.get("text") or "" for part in parts if part.get("thought"))
     calls = [_answer_call(part) for part in parts if part.get("functionCall")]
-    message = chat.answer_message(texts or (None if calls else ""), thoughts, calls)
+    message = completions.answer_message(texts or (None if calls else ""), thoughts, calls)
     finish = finish_of(candidate.get("finishReason"), has_calls=bool(calls))
     counts = _usage(answer.get("usageMetadata") or {})
     model, identifier = str(answer.get("modelVersion") or ""), answer.get("responseId")
-    return chat.completion(model, message, finish, counts, identifier=identifier, clock=clock)
+    return completions.completion(model, message, finish, counts, identifier=identifier, clock=clock)
 
 
 def finish_of(reason: object, *, has_calls: bool) -> str:
@@ -196,7 +196,7 @@ def _usage(counts: JSON) -> JSON:
     thoughts = counts.get("thoughtsTokenCount") or 0
     prompt = (counts.get("promptTokenCount") or 0) + (counts.get("toolUsePromptTokenCount") or 0)
     answer = (counts.get("candidatesTokenCount") or 0) + thoughts
-    return chat.usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
+    return completions.usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
 
 
 class GeminiStream(translation.StreamTranslator):

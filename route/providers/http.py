@@ -28,7 +28,7 @@ from p2l.common.long_texts import LONG, may_be_deeper, parse_apart, to_json
 from p2l.common.version import __version__
 from p2l.common.web import time_limit
 from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
-from route.providers.chat import SHAPE_ERRORS
+from route.providers.completions import SHAPE_ERRORS
 from route.providers.errors import refusal
 from route.providers.signing import SECRET_OPTIONS, signer_for
 

@@ -31,7 +31,15 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.common.long_texts import apart
 from p2l.common.program import Parser
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
-from route.providers.chat import answer_message, asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
+from route.providers.completions import (
+    answer_message,
+    asks_for_usage,
+    chunk,
+    completion,
+    joined_text,
+    usage,
+    usage_chunk,
+)
 from route.providers.errors import refusal
 from route.providers.examples import example_of
 from route.providers.translation import translated

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from p2l.common.cli import choose
 from p2l.common.long_texts import apart
-from route.providers import chat
+from route.providers import completions
 from route.providers.base import JSON, Account, Forwarded, ProviderError, Timeouts
 from route.providers.http import WHOLE, Event, Transport
 
@@ -25,7 +25,7 @@ def classic(request: JSON) -> JSON:
     limit = body.pop("max_completion_tokens", None)
     if limit is not None:
         body["max_tokens"] = limit
-    return chat.renamed(body, {"developer": "system"})
+    return completions.renamed(body, {"developer": "system"})
 
 
 _DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic}
@@ -33,7 +33,7 @@ _DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": c
 
 
 _CHAT = "chat/completions"
-_TOOL_IDS = {form: form for form in chat.TOOL_IDS}
+_TOOL_IDS = {form: form for form in completions.TOOL_IDS}
 
 
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
@@ -62,15 +62,15 @@ class OpenAICompatible:
         base = account.base_url.rstrip("/")
         self._url = url or (lambda _, path: f"{base}/{path}")
         self._prepare = prepare or dialect_of(account.options)
-        self._omit = chat.named_by(account.options, "omit")
-        self._keep = chat.named_by(account.options, "keep")
+        self._omit = completions.named_by(account.options, "omit")
+        self._keep = completions.named_by(account.options, "keep")
         self._tool_ids = choose("options: tool_ids", str(account.options.get("tool_ids", "usual")), _TOOL_IDS)
         self._transport = Transport(account, protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
         # OpenAI refuses stream options without a stream.
-        body = await apart(request, lambda: chat.without(self._body(request), ("stream", "stream_options")))
+        body = await apart(request, lambda: completions.without(self._body(request), ("stream", "stream_options")))
         answer = await self._transport.answer(self._url(body, _CHAT), body, timeouts)
         return self._completion(answer)
 
@@ -80,7 +80,7 @@ class OpenAICompatible:
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
         finished = set[int]()
         begun = False
-        with_usage = chat.asks_for_usage(request)
+        with_usage = completions.asks_for_usage(request)
         async with aclosing(self._transport.events(self._url(body, _CHAT), body, timeouts)) as events:
             try:
                 async for event in events:
@@ -105,8 +105,8 @@ class OpenAICompatible:
         await self._transport.close()
 
     def _body(self, request: JSON) -> JSON:
-        request = chat.with_tool_ids(chat.for_another_model(request, self._keep), self._tool_ids)
-        return chat.without(self._prepare(request), self._omit)
+        request = completions.with_tool_ids(completions.for_another_model(request, self._keep), self._tool_ids)
+        return completions.without(self._prepare(request), self._omit)
 
     async def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
         if event.data == b"[DONE]":
@@ -115,7 +115,7 @@ class OpenAICompatible:
         if chunk.get("error") or event.name == "error" or chunk.get("object") == "error":
             raise self._transport.failure(chunk)
         if event.name == WHOLE:
-            return chat.chunks_of(self._completion(chunk), with_usage=with_usage)
+            return completions.chunks_of(self._completion(chunk), with_usage=with_usage)
         if "choices" not in chunk:
             raise self._transport.malformed("a chunk without choices")
         chunk["choices"] = chunk["choices"] or []  # some write null where a chunk has the usage alone
@@ -184,13 +184,13 @@ def for_reasoning(request: JSON) -> JSON:
 
 def for_o1(request: JSON) -> JSON:
     """Prepare a request for the first versions of o1, which have no system role either."""
-    return chat.renamed(for_reasoning(request), dict.fromkeys(chat.SYSTEM_ROLES, "user"))
+    return completions.renamed(for_reasoning(request), dict.fromkeys(completions.SYSTEM_ROLES, "user"))
 
 
 class WholeAnswers(OpenAICompatible):
     """A client of o1 and other models without streams."""
 
-    stream = chat.whole_stream
+    stream = completions.whole_stream
 
     def __init__(self, account: Account) -> None:
         super().__init__(account, prepare=for_o1)

@@ -11,7 +11,7 @@ from typing import Any
 
 from p2l.common.files import parse_json
 from p2l.common.long_texts import apart
-from route.providers import chat
+from route.providers import completions
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.http import WHOLE, Transport
 
@@ -51,10 +51,10 @@ class StreamTranslator(ABC):
         return []
 
     def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
-        return [chat.chunk(self._frame, delta, finish)]
+        return [completions.chunk(self._frame, delta, finish)]
 
     def _usage_chunk(self, counts: JSON) -> list[JSON]:
-        return [chat.usage_chunk(self._frame, counts)] if self._with_usage else []
+        return [completions.usage_chunk(self._frame, counts)] if self._with_usage else []
 
 
 class TranslatingClient(ABC):
@@ -65,7 +65,7 @@ class TranslatingClient(ABC):
 
     def __init__(self, account: Account) -> None:
         """Set up a client that connects at its first request; `options["omit"]` names fields to leave out."""
-        self._omit = chat.named_by(account.options, "omit")
+        self._omit = completions.named_by(account.options, "omit")
         self._transport = Transport(account, self.protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
@@ -78,14 +78,14 @@ class TranslatingClient(ABC):
         """Request a chat completion and yield its chunks."""
         url = self._url(request, stream=True)
         body = await apart(request, lambda: self._body(request, stream=True))
-        with_usage = chat.asks_for_usage(request)
+        with_usage = completions.asks_for_usage(request)
         translator = self.stream_translator(with_usage=with_usage)
         async with aclosing(self._transport.events(url, body, timeouts)) as events:
             try:
                 async for event in events:
                     answer = self._checked(await self._transport.loaded(event.data))
                     if event.name == WHOLE:
-                        for part in chat.chunks_of(self._completion(answer), with_usage=with_usage):
+                        for part in completions.chunks_of(self._completion(answer), with_usage=with_usage):
                             yield part
                         return
                     for part in self._transport.understood(translator.take, answer):
@@ -103,7 +103,7 @@ class TranslatingClient(ABC):
         await self._transport.close()
 
     def _body(self, request: JSON, *, stream: bool) -> JSON:  # noqa: ARG002
-        return translated(self.protocol, self._translate, chat.without(request, self._omit))
+        return translated(self.protocol, self._translate, completions.without(request, self._omit))
 
     @abstractmethod
     def _url(self, request: JSON, *, stream: bool) -> str:
@@ -139,15 +139,15 @@ def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JS
     """Translate a request into another protocol. Raise ProviderError if it is malformed, or asks for the impossible."""
     try:
         return translate(request)
-    except chat.SHAPE_ERRORS:
+    except completions.SHAPE_ERRORS:
         what = "the request is not of the form of a chat completion request"
         raise ProviderError(Fault.REQUEST, f"{who}: {what}", detail=what) from None
 
 
 def system_text(request: JSON, further: str = "") -> str:
     """Return all system messages and `further` as paragraphs."""
-    system = (message for message in request.get("messages") or [] if message.get("role") in chat.SYSTEM_ROLES)
-    texts = [*(chat.joined_text(message.get("content")) for message in system), further]
+    system = (message for message in request.get("messages") or [] if message.get("role") in completions.SYSTEM_ROLES)
+    texts = [*(completions.joined_text(message.get("content")) for message in system), further]
     return "\n\n".join(text for text in texts if text.strip())
 
 
@@ -155,7 +155,7 @@ def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[
     """Return turns with their parts under a key; neighbours of one role are one turn, and system messages are none."""
     turns: list[JSON] = []
     for message in messages:
-        if message.get("role") in chat.SYSTEM_ROLES:
+        if message.get("role") in completions.SYSTEM_ROLES:
             continue
         parts = list(parts_of(message))
         role = assistant if message.get("role") == "assistant" else "user"

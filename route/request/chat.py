@@ -37,7 +37,7 @@ from p2l.common.long_texts import (
 from p2l.common.web import bearer_of
 from route.keep.stored_responses import ResponseStore
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.chat import BYTES_PER_TOKEN, MOST_TOKENS, SHAPE_ERRORS, image_url
+from route.providers.completions import BYTES_PER_TOKEN, MOST_TOKENS, SHAPE_ERRORS, image_url
 from route.request.api_errors import ApiError
 from route.routing.decision import FEATURE_BITS, bits_of
 from route.routing.dollars import Prompt

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from route.config import ModelConfig
 from route.providers.base import JSON
-from route.providers.chat import has_role
+from route.providers.completions import has_role
 from route.request.chat import ChatRequest
 from route.routing.decision import Decision
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.chat import SHAPE_ERRORS
+from route.providers.completions import SHAPE_ERRORS
 from route.request.api_errors import ApiError
 from route.request.chat import TranslatedDialect, encode, object_in, text_of_answer, tokens_counted
 

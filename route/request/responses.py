@@ -19,7 +19,7 @@ from p2l.common.long_texts import apart
 from route.keep.database import DatabaseError
 from route.keep.stored_responses import LONGEST_CHAIN, ResponseStore, StoredResponse
 from route.providers.base import JSON
-from route.providers.chat import MOST_TOKENS
+from route.providers.completions import MOST_TOKENS
 from route.request.api_errors import ApiError, responses_unreadable
 from route.request.chat import (
     ChatRequest,

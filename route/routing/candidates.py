@@ -1,19 +1,22 @@
-"""The models of a configuration as arrays, built once, and the kinds of router.
+"""The models of a configuration as arrays, built once, the kinds of router, and the second models of comparisons.
 
 Shapes: M models, cheapest first (equal costs in the order of the configuration); L limits, K candidates.
 """
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from p2l.common.cli import choose, nearest
 from p2l.common.errors import ConfigError, P2LError
+from p2l.common.spreadsheets import of_cell
 from route.routing import optimizers
 from route.routing.decision import Coefficients, Demand, Limit, RoutedModel, bits_of, features_in
 from route.routing.optimizers import (
@@ -246,3 +249,61 @@ def pair(kind: Kind, optimizer: str | None) -> Optimizer:
             f"cost optimizer {selected.name} does not go with router type {kind.name}; use {' or '.join(fitting)}"
         )
     return selected
+
+
+_PAIR_COLUMNS = ("model_a", "model_b", "propensity")
+
+
+class PairShares:
+    """The share of each pair of models, in either order, by which the second model of a comparison is drawn.
+
+    `p2l next-pairs` writes how likely each pair should be shown, by what a vote on it would teach. The first model of a
+    comparison is the one that serves the request; given it, the second is drawn in proportion to the shares of its
+    pairs. A pair that the file does not hold, of a model without votes, say, counts as much as its largest pair, so
+    that votes come.
+    """
+
+    def __init__(self, shares: Mapping[frozenset[str], float] | None = None) -> None:
+        """Take positive shares; without any, all pairs are alike."""
+        self._shares = dict(shares or {})
+        self._unknown = max(self._shares.values(), default=1.0)
+
+    @staticmethod
+    def read(path: Path) -> PairShares:
+        """Read the CSV that `p2l next-pairs` writes; ConfigError, with the line, for another one."""
+        shares: dict[frozenset[str], float] = {}
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                rows = csv.DictReader(file)
+                if not {*_PAIR_COLUMNS} <= {*(rows.fieldnames or ())}:
+                    raise ConfigError(
+                        f"pairs: {path} has no columns {', '.join(_PAIR_COLUMNS)}; write it by p2l next-pairs as .csv"
+                    )
+                for row in rows:
+                    pair = frozenset(of_cell(row[side]) for side in ("model_a", "model_b"))
+                    shares[pair] = _share(row["propensity"], f"pairs: {path}:{rows.line_num}")
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"pairs: {path} cannot be read: {why}") from error
+        return PairShares(shares)
+
+    def seconds(self, first: str, candidates: Collection[str]) -> dict[str, float]:
+        """Return the probability of each candidate to be shown beside `first`; they sum to one."""
+        shares = {
+            name: self._shares.get(frozenset((first, name)), self._unknown)
+            for name in sorted(candidates)
+            if name != first
+        }
+        total = sum(shares.values())
+        return {name: share / total for name, share in shares.items()}
+
+
+def _share(text: str | None, where: str) -> float:
+    """Return a positive share; ConfigError for anything else, as a pair that is never shown has no propensity."""
+    try:
+        share = float(text or "")
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share <= 1.0:
+        raise ConfigError(f"{where}: propensity must be above 0 and at most 1, not {text!r}; raise --random-share")
+    return share

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from route.providers.base import JSON, Fault, ProviderError
-from route.providers.refusals import read_refusal
+from route.providers.errors import read_refusal
 from route.routing.decision import bits_of, features_in
 
 REMEMBERED_SECONDS = 600.0

@@ -15,7 +15,7 @@ from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON
-from route.providers.chat import BYTES_PER_TOKEN, MOST_TOKENS
+from route.providers.completions import BYTES_PER_TOKEN, MOST_TOKENS
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
 

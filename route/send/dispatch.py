@@ -27,7 +27,7 @@ from route.observability.logs import LOGGER
 from route.observability.metrics import RouterMetrics
 from route.observability.tracing import RequestTrace, child, passed_on
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
-from route.providers.chat import asks_for_usage
+from route.providers.completions import asks_for_usage
 from route.request.api_errors import of_choice, of_fault, of_refusal
 from route.request.chat import MEDIA, ChatRequest, count_of
 from route.request.fields import mark_chunk, outputs_of, request_for

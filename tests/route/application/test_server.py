@@ -21,7 +21,7 @@ from route.application.compare import propensity_of
 from route.application.service import Service, check_together
 from route.application.settings import Settings
 from route.config import load_config
-from route.routing.pair_shares import PairShares
+from route.routing.candidates import PairShares
 from tests.route.router_helpers import COEFS, HELLO, Endpoint, a_router, model, served
 
 KEYS = [

@@ -16,14 +16,13 @@ from p2l.inference import P2L
 from p2l.metrics import Interval
 from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
-from route.evaluation.distance import votes_between
-from route.evaluation.features import Encoder, Form, Words
+from route.evaluation.cost_curves import Worth, worth_on
+from route.evaluation.features import Encoder, Form, Words, votes_between
 from route.evaluation.gaussian import held_out
 from route.evaluation.groups import PARTITIONS, Reader, categories_of, clusters_of
 from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
 from route.evaluation.report import routing_report, routing_text, write_results
-from route.evaluation.spending import Worth, worth_on
 from route.evaluation.table import parts_of
 from route.evaluation.training import best_groups, expected_by, fit_graded, known_models, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores

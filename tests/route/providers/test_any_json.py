@@ -14,7 +14,7 @@ from route.providers import anthropic
 from route.providers import gemini as gemini_answer
 from route.providers.anthropic import messages_request
 from route.providers.base import JSON, Account, ProviderError
-from route.providers.chat import asks_for_usage, for_another_model
+from route.providers.completions import asks_for_usage, for_another_model
 from route.providers.errors import refusal
 from route.providers.gemini import generate_request
 from route.providers.http import Transport

@@ -8,7 +8,7 @@ import pytest
 
 from route.providers.accounts import account_for
 from route.providers.base import JSON
-from route.providers.chat import for_another_model
+from route.providers.completions import for_another_model
 from tests.route.providers.servers import PATIENT, REQUEST, answering, asking, run
 
 CALL: JSON = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from route.providers.base import Fault
-from route.providers.errors import refusal
-from route.providers.refusals import Refused, read_refusal
+from route.providers.errors import Refused, read_refusal, refusal
 
 NEEDED = ("images", "audio", "files", "video", "tools", "parallel_tools", "json_schema", "logprobs", "n", "reasoning")
 FIELDS = ("messages", "temperature", "max_tokens", "top_p", "logit_bias", "reasoning_effort", "response_format", "stop")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from p2l.common.long_texts import dumps
 from route.config import ModelConfig
-from route.providers.chat import has_role
+from route.providers.completions import has_role
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, parse_chat, refuse_constant, tokens_of
 from route.request.fields import request_for

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from p2l.common.errors import InputError
 from route.providers.anthropic import AnthropicStream, completion_of, messages_request
 from route.providers.base import JSON, ProviderError
-from route.providers.chat import chunk, completion, usage
+from route.providers.completions import chunk, completion, usage
 from route.request.api_errors import ApiError
 from route.request.messages import Messages, MessageStream, chat_request, message_of
 

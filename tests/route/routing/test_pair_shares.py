@@ -9,7 +9,7 @@ import pytest
 
 from p2l.commands.next_pairs import main as next_pairs
 from p2l.common.errors import ConfigError
-from route.routing.pair_shares import PairShares
+from route.routing.candidates import PairShares
 
 HEADER = "model_a,model_b,votes,propensity\n"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from route.evaluation.spending import (
+from route.evaluation.cost_curves import (
     Curves,
     Spent,
     budgets,
