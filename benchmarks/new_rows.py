@@ -31,10 +31,10 @@ import numpy.typing as npt
 
 from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
+from p2l.common.prompts import form_of
 from p2l.leaderboard.fitting import fit
 from p2l.likelihood import get
 from p2l.model.posterior import kernel, median_distance
-from p2l.model.prompt_form import form_of
 from p2l.newcomers.rows import (
     LEAST_SLOPE,
     AnswerScale,

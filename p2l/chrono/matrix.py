@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json, write_json
-from p2l.common.report.data import write_csv
 from p2l.common.report.tables import Column, Table
+from p2l.common.report.text import write_csv
 from p2l.likelihood import get
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import read_json, read_object

@@ -39,7 +39,6 @@ from p2l.chrono.matrix import (
 )
 from p2l.common.files import write_json
 from p2l.common.report.charts import Axes, Series, Text, percent, short_number
-from p2l.common.report.data import write_csv
 from p2l.common.report.heat import Heat
 from p2l.common.report.images import save_picture
 from p2l.common.report.reports import (
@@ -57,6 +56,7 @@ from p2l.common.report.reports import (
     today,
 )
 from p2l.common.report.tables import Cell, Column, Table, Value
+from p2l.common.report.text import write_csv
 from p2l.metrics import Interval, about
 
 _MAX_LINES = 8  # that colours and dashes tell apart

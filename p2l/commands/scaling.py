@@ -109,7 +109,7 @@ def _write(curve: VoteCurve, path: str, price: float | None) -> None:
     if path.endswith(".json"):
         write_json(path, curve.to_dict(price), indent=2)
         return
-    from p2l.common.report.data import write_csv
+    from p2l.common.report.text import write_csv
 
     write_csv(curve.points_table(), path)
 

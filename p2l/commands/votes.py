@@ -256,7 +256,7 @@ def _sample(args: argparse.Namespace) -> int:
 
 def _lake(args: argparse.Namespace) -> int:
     from p2l.votes.lake import Lake
-    from p2l.votes.lake_writing import add_file
+    from p2l.votes.writing import add_file
 
     if not args.source and args.database is None:
         raise InputError("name files of votes, or --database of a router, to add")

@@ -19,10 +19,9 @@ from p2l.leaderboard.controls import ControlledVotes, Controls, CountedVotes, wi
 from p2l.leaderboard.counts import NO_PERIOD, Counts, Group, Starts, read_counts, write_counts
 from p2l.leaderboard.fitting import fit_table, prior_of, suited
 from p2l.leaderboard.groups import ALL, ClusteredVotes, Groups
-from p2l.leaderboard.history import History, Over, history_of_counts, parse_over
+from p2l.leaderboard.history import History, Over, history_of_counts, parse_over, periods_of
 from p2l.leaderboard.lake_counts import Spec, lake_counts
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
-from p2l.leaderboard.times import periods_of
 from p2l.votes.lake import NO_DAY, Lake, is_lake
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
 from p2l.votes.rows import Source, is_text

@@ -3,7 +3,7 @@
     h = [gelu(W_1 x + b_1), ..., gelu(W_K x + b_K)] / K,    x = [state, words, form]
 
 `state` is the state of a frozen sentence encoder (left out without one), `words` TF-IDF reduced to its main directions
-(fitted to the prompts of the training votes), `form` counts (`p2l.model.prompt_form`). Each has about unit variance
+(fitted to the prompts of the training votes), `form` counts (`p2l.common.prompts`). Each has about unit variance
 over the training prompts.
 
 The hidden layer is K members side by side. In training each predicts by its units alone, with dropout of its own, and
@@ -32,13 +32,12 @@ from torch import Tensor, nn
 
 from p2l.common.cli import choose
 from p2l.common.errors import CheckpointError, InputError
-from p2l.common.prompts import cut_marks, newest_turns, repair
+from p2l.common.prompts import BETWEEN_TURNS, FORM_FEATURES, cut_marks, form_of, newest_turns, repair
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import load_weights, read_object
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register
 from p2l.model.heads import Float32Linear
-from p2l.model.prompt_form import BETWEEN_TURNS, FORM_FEATURES, form_of
 from p2l.model.sentence import StateCache, key_of, pooling_of
 from p2l.model.tfidf import TfidfTokenizer
 from p2l.model.tfidf import load as load_words

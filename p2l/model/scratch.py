@@ -248,7 +248,7 @@ def words_and_form(prompts: Sequence[Sequence[str]]) -> tuple[Floats, TfidfToken
     """Return the inputs (Q, F) of a reader without encoder, and its words; form alone where no word is frequent."""
     import numpy as np
 
-    from p2l.model.prompt_form import form_of
+    from p2l.common.prompts import form_of
     from p2l.model.reader import raw_features
     from p2l.model.tfidf import fit_vocabulary
 

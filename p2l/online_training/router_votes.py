@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from p2l.votes.lake import Lake
-    from p2l.votes.lake_writing import Added
+    from p2l.votes.writing import Added
 
 _WINNER_OF_VERDICT = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
 PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id, key"
@@ -320,7 +320,7 @@ def add_database(lake: Lake, location: str, *, prompts: bool) -> Added | None:
     With `prompts`, votes without a stored prompt are left out; else there is no column `prompt`. InputError for
     what is not a router's database, and for one that has lost the last vote that was read.
     """
-    from p2l.votes.lake_writing import added_by
+    from p2l.votes.writing import added_by
 
     with router_database(location) as connection:
         voters = Pseudonyms(connection)

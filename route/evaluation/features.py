@@ -209,7 +209,7 @@ class Form:
 
 
 def _counts_of_form(prompts: Sequence[str]) -> Floats:
-    from p2l.model.prompt_form import COUNTS_OF_TEXT
+    from p2l.common.prompts import COUNTS_OF_TEXT
     from p2l.model.reader import newest_form
 
     return np.array([newest_form([prompt])[:COUNTS_OF_TEXT] for prompt in prompts])

@@ -5,9 +5,9 @@
     sections = [Section("Results", [table]), Section("How it fell", [figure], page_only=True)]
     report = Report("Evaluation", "my-model", "held_out.parquet", today(), Verdict("It wins."), None, sections)
 
-    print(report_text(report, top=10))              # .text: also section_text, table_text, table_markdown
+    print(report_text(report, top=10))              # .text: also section_text, table_text, table_markdown, table_rows
     save_report(report, "report.html")              # .reports: also report_page, check_page
-    write_json("report.json", report_json(report))  # .data: also part_json, table_rows, write_csv(table, "loss.csv")
+    write_json("report.json", report_json(report))  # .text: also part_json, write_csv(table, "loss.csv")
     save_picture("loss.png", figure)                # .images: also draw(figure), matplotlib's figure for notebooks
 
 `Column.key` names a column in CSV and JSON; text leaves out what is `page_only`. A page needs nothing but itself:

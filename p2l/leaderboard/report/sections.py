@@ -6,12 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from p2l import likelihood as likelihoods
+from p2l.common.report.charts import Axes, Series, percent
 from p2l.common.report.heat import Heat
 from p2l.common.report.reports import (
     Figure,
+    Fold,
     Forest,
     ForestRow,
+    Part,
     Prose,
     Report,
     Section,
@@ -19,13 +24,13 @@ from p2l.common.report.reports import (
     percents,
     today,
 )
-from p2l.common.report.tables import number_text
-from p2l.leaderboard.board import Named, several
+from p2l.common.report.tables import Cell, Column, Table, Value, number_text
+from p2l.leaderboard.board import Floats, Leaderboard, Named, several, to_score
+from p2l.leaderboard.history import History
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.report import tables
-from p2l.leaderboard.report.categories import category_section, prompt_sections
 from p2l.leaderboard.report.ranking import Leaderboards, Ranking
-from p2l.leaderboard.report.timeline import HISTORY_LINES, history_figure, history_section
+from p2l.leaderboard.report.tables import FIELD, board_table, cut, history_table, model_table
 
 _DRAWN_MODELS = 15
 """Models of the picture below the verdict, and pairs of neighbours."""
@@ -230,3 +235,207 @@ def _facts(main: Named, unit: str) -> list[tuple[str, str]]:
     facts += [] if board.eta is None else [("eta", number_text(board.eta, 3))]
     facts += [] if board.prior_sd is None else [("standard deviation of the prior", f"{board.prior_sd:.2g}")]
     return [*facts, ("intervals", f"{board.level:.0%}")]
+
+
+_MAX_CELLS = 2400
+"""Cells of the tables of categories together: what keeps the page of 130 models small."""
+_MAX_GROUPS = 20
+_MAX_FOLDED_ROWS = 400
+"""Rows of the categories' own leaderboards together; where there were more, these are left to files."""
+
+
+def category_section(ranking: Ranking, groups: Sequence[Named], leaderboards: Leaderboards) -> Section:
+    """Return the ranks in each category side by side, a table for each column; flags share one."""
+    tables = _by_column(groups)
+    most = max(2, min(_MAX_GROUPS, _MAX_CELLS // len(ranking.names) // len(tables)))
+    unit, parts = leaderboards.unit, list[Part]()
+    listed = [named for members in tables.values() for _, named in members[:most]]
+    has_room = sum(len(named.board.models) for named in listed) <= _MAX_FOLDED_ROWS
+    for title, members in tables.items():
+        number = len(members)
+        left = f" The {most} with the most {unit} of {number}; files (--output) hold all." if number > most else ""
+        parts += [Prose(title, "heading"), _category_table(ranking, members[:most], unit, left.strip())]
+        for _, named in members[:most] if has_room else ():
+            table = board_table(Ranking.of(named.board, leaderboards.min_votes), 10)
+            parts.append(Fold(cut(named.title, 100), [table], f"{named.size:,} {unit}"))
+    interval = "Coloured where the interval excludes the score over all: " if ranking.has_intervals else ""
+    lead = (
+        f"The rank in each category. {interval}blue is better there than over all {unit}, orange worse. Rest the "
+        f"pointer on a rank for its score, on a head for its number of {unit}; a head sorts."
+    )
+    return Section("Categories", parts, lead)
+
+
+def _by_column(groups: Sequence[Named]) -> dict[str, list[tuple[str, Named]]]:
+    """Return the heads and groups of each table by its title; of a flag the rows where it is true, with all flags."""
+    values: dict[str, list[str]] = {}
+    for named in groups:
+        values.setdefault(named.by, []).append(named.group.lower())
+    flags = {column for column, names in values.items() if "true" in names and set(names) <= {"true", "false"}}
+    tables: dict[str, list[tuple[str, Named]]] = {}
+    for named in groups:
+        if named.by not in flags:
+            tables.setdefault(f"By {cut(named.by, 60)}", []).append((named.group, named))
+        elif named.group.lower() == "true":
+            tables.setdefault("By flag, where it is true", []).append((named.by, named))
+    return tables
+
+
+def _category_table(ranking: Ranking, groups: Sequence[tuple[str, Named]], unit: str, caption: str) -> Table:
+    """Return each model's rank in each group, on the colour of how its score there differs from that of all votes.
+
+    Only differences beyond the group's interval have a colour.
+    """
+    shown = set(ranking.names)
+    sides = [_side(named.board, ranking, shown) for _, named in groups]
+    farthest = max((abs(change) for side in sides for _, change, _ in side.values()), default=0.0) or 1.0
+    columns: list[tuple[Column, Sequence[Value]]] = [
+        (Column("#", 0, f"rank over all {unit}"), range(1, len(ranking.names) + 1)),
+        (Column("Model", number=False), ranking.names),
+    ]
+    for (head, named), side in zip(groups, sides, strict=True):
+        cells: list[Value] = []
+        for name in ranking.names:
+            rank, change, score = side.get(name, (0, 0.0, ""))
+            cells.append(Cell(str(rank), note=score, heat=change / farthest) if rank else None)
+        columns.append((Column(cut(head), note=f"{head}: {named.size:,} {unit}", is_map=True), cells))
+    return model_table(columns, 20, caption)
+
+
+def _side(board: Leaderboard, ranking: Ranking, shown: set[str]) -> dict[str, tuple[int, float, str]]:
+    """Return the rank, the change of the coefficient as far as it is sure, and the score in words, by model."""
+    overall = dict(zip(ranking.board.models, ranking.board.coefs.tolist(), strict=True))
+    places = [place for place in np.argsort(-board.coefs, kind="stable").tolist() if board.models[place] in shown]
+    out = {}
+    for rank, place in enumerate(places, 1):
+        name, coef = board.models[place], float(board.coefs[place])
+        lower, upper = float(board.lower[place]), float(board.upper[place])
+        # Without an interval, where the ends are NaN, every change counts.
+        change = 0.0 if lower <= overall[name] <= upper else coef - overall[name]
+        ends = f" ({_rounded(lower)} to {_rounded(upper)})" if math.isfinite(lower) else ""
+        out[name] = rank, change, f"{_rounded(coef)}{ends}"
+    return out
+
+
+def _rounded(coef: float) -> str:
+    return number_text(float(to_score(coef)), 0)
+
+
+def _prompts_table(boards: Sequence[Named]) -> Table:
+    """Return each model's chance of beating the field on each prompt, in the order of the mean over them."""
+    rates = np.stack([named.board.win_rates() for named in boards])
+    order = np.argsort(-rates.mean(axis=0), kind="stable")
+    farthest = float(np.abs(rates - 0.5).max()) or 1.0
+    columns: list[tuple[Column, Sequence[Value]]] = [
+        (Column("Model", number=False), [boards[0].board.models[place] for place in order])
+    ]
+    for number, row in enumerate(rates, 1):
+        cells = [Cell(percent(rate, 1), heat=(rate - 0.5) / farthest) for rate in row[order].tolist()]
+        columns.append((Column(f"{number}. {cut(boards[number - 1].group)}", note=FIELD, is_map=True), cells))
+    return model_table(columns, 60)
+
+
+def prompt_sections(boards: Sequence[Named]) -> list[Section]:
+    """Return prompts side by side, then the leaderboard of each."""
+    shown = boards[:_MAX_GROUPS]
+    lead = (
+        f"{FIELD[0].upper()}{FIELD[1:]}. Blue is above 50%, orange below; models are in the order of the "
+        "mean over the prompts."
+    )
+    folds = [
+        Fold(f"{number}. {cut(named.group, 200)}", [board_table(Ranking.of(named.board), 10)])
+        for number, named in enumerate(shown, 1)
+    ]
+    return [
+        Section("Prompts side by side", [_prompts_table(shown)], lead),
+        Section("Leaderboard of each prompt", folds),
+    ]
+
+
+HISTORY_LINES = 8
+"""Lines that the style tells apart."""
+_LINES_WITH_BANDS = 3
+"""Lines with intervals; those of more would cover each other."""
+_MAX_POINTS = 150
+_MARGIN_SHARE = 0.06
+
+
+def history_section(history: History, min_votes: int) -> Section:
+    """Return the scores of the models that lead the newest period, over the periods, and a table of all models."""
+    ranking = Ranking.of(history.newest, min_votes)
+    table = history_table(history, ranking)
+    what = (
+        "each leaderboard is of all votes up to the end of its period"
+        if history.mode == "cumulative"
+        else "each leaderboard is of the votes of its period alone"
+    )
+    newest = history.periods[-1].label
+    lead = (
+        f"By {history.over.text}, {history.periods[0].label} to {newest}: {what}. The table is of {newest}, with "
+        "scores at earlier periods."
+    )
+    if len(history.periods) < 2:
+        return Section("History", [table], lead)
+    return Section("History", [history_figure(history, ranking.names[:HISTORY_LINES]), table], lead)
+
+
+def history_figure(history: History, leaders: Sequence[str]) -> Figure:
+    """Return the scores of some models over the periods, as lines with bands."""
+    rows = _rows(history)
+    names, coefs = history.table()
+    places = [names.index(name) for name in leaders]
+    scores, lower, upper = (
+        to_score(values[:, places]) for values in (coefs, history.table("lower")[1], history.table("upper")[1])
+    )
+    lower[:, _LINES_WITH_BANDS:] = upper[:, _LINES_WITH_BANDS:] = np.nan
+    # Intervals of a model's first votes are as wide as the prior, and must not flatten all lines.
+    ends = np.concatenate([values[np.isfinite(values)] for values in (scores, lower, upper)])
+    low, high = np.quantile(ends, [0.05, 0.95])
+    low, high = min(low, float(np.nanmin(scores))), max(high, float(np.nanmax(scores)))
+    room = _MARGIN_SHARE * max(high - low, 10.0)
+    low, high = float(low - room), float(high + room)
+    first = history.periods[0].index
+    x = [math.nan if row is None else float(history.periods[row].index - first) for row in rows]
+    series = [
+        Series(
+            cut(name, 60),
+            x,
+            _picked(scores[:, number], rows),
+            _picked(np.clip(lower[:, number], low, high), rows),
+            _picked(np.clip(upper[:, number], low, high), rows),
+            has_dots=len(rows) == 1 or any(row is None for row in rows),
+        )
+        for number, name in enumerate(leaders)
+    ]
+    axes = Axes(
+        x="period",
+        y="score",
+        # Ticks between two periods have no name.
+        x_text=lambda tick: history.over.label(first + round(tick)) if float(tick).is_integer() else "",
+        y_text=lambda score: number_text(score, 0),
+        y_range=(low, high),
+    )
+    number = f" (of {len(history.models)})" if len(leaders) < len(history.models) else ""
+    bands = ""
+    if np.isfinite(lower).any():
+        which = f" of the first {_LINES_WITH_BANDS}" if len(leaders) > _LINES_WITH_BANDS else ""
+        bands = f" Bands are {history.newest.level:.0%} intervals{which}."
+    caption = f"The {len(leaders)} models{number} that lead in {history.periods[-1].label}.{bands}"
+    return Figure.of(series, axes, f"Scores by {history.over.text}", caption)
+
+
+def _rows(history: History) -> list[int | None]:
+    """Return which periods are drawn, evenly spread where there are many; None where a gap breaks the lines."""
+    number = len(history.periods)
+    if number > _MAX_POINTS:
+        return list(dict.fromkeys(np.linspace(0, number - 1, _MAX_POINTS).round().astype(int).tolist()))
+    rows: list[int | None] = [0]
+    for row in range(1, number):
+        if history.periods[row].index - history.periods[row - 1].index > 1:
+            rows.append(None)
+        rows.append(row)
+    return rows
+
+
+def _picked(values: Floats, rows: Sequence[int | None]) -> list[float]:
+    return [math.nan if row is None else float(values[row]) for row in rows]

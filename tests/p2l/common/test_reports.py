@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from p2l.common.report.charts import Axes, Chart, Series, chart_svg, keys_of, percent, short_number, smoothed, thinned
-from p2l.common.report.data import report_json, write_csv
 from p2l.common.report.heat import Heat
 from p2l.common.report.images import draw, save_picture
 from p2l.common.report.reports import (
@@ -33,7 +32,7 @@ from p2l.common.report.reports import (
     report_page,
 )
 from p2l.common.report.tables import Cell, Column, Table
-from p2l.common.report.text import report_text, table_markdown
+from p2l.common.report.text import report_json, report_text, table_markdown, write_csv
 from tests.p2l.evaluation.evaluation_results import EVIL
 
 LINE = Series("a line", [1.0, 2.0, 3.0], [0.5, math.nan, 0.7])

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from p2l import likelihood as likelihoods
 from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard import fit, to_score
-from p2l.leaderboard.history import fit_history, parse_over
+from p2l.leaderboard.history import fit_history, parse_over, times_of
 from p2l.leaderboard.report import Leaderboards
 from p2l.leaderboard.report.files import history_frame, leaderboards_text
-from p2l.leaderboard.times import times_of
 
 DAY = 86_400.0
 START = datetime(2025, 1, 1, tzinfo=timezone.utc).timestamp()

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from p2l.common.errors import CheckpointError, InputError
+from p2l.common.prompts import FORM_FEATURES, form_of
 from p2l.inference import P2L
 from p2l.likelihood import vote_losses
 from p2l.model import heads
@@ -17,7 +18,6 @@ from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel, P2LRecord
 from p2l.model.precision import choose_dtype
-from p2l.model.prompt_form import FORM_FEATURES, form_of
 from p2l.model.reader import ReaderBackbone, ReaderConfig, keep_states
 from p2l.model.scratch import make_reader, make_transformer
 from p2l.model.tokenizer import load_tokenizer

@@ -141,7 +141,7 @@ class Camera:
         self.seen: set[str] = set()
 
     def __call__(self, frame: Any, event: str, _: Any) -> Any:
-        if frame.f_globals.get("__name__") not in ("p2l.votes.lake", "p2l.votes.lake_writing"):
+        if frame.f_globals.get("__name__") not in ("p2l.votes.lake", "p2l.votes.writing"):
             return None
         sizes = {str(path): path.stat().st_size for path in self.watched.rglob("*") if path.is_file()}
         state = f"{self.watched.exists()} {sorted(sizes.items())}"
