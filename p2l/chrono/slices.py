@@ -18,7 +18,7 @@ import numpy as np
 
 from p2l.batch_inference.prompts import file_digest
 from p2l.common.errors import CheckpointError, InputError, hub_reason
-from p2l.common.files import parse_json
+from p2l.common.files import read_names
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.schema import IntArray
@@ -65,7 +65,7 @@ def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterat
     `label_list` is a JSON list of names that a `labels` column refers to, for slices without names. Raise InputError
     where a row is not a vote, or the list cannot be read.
     """
-    names = _read_names(label_list)
+    names = None if label_list is None else read_names(label_list, "label list")
     list_bytes = json.dumps(names).encode() if names else b""
     slices = {}
     with contextlib.ExitStack() as stack:
@@ -74,18 +74,6 @@ def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterat
             hashes = np.asarray(hash_prompts(votes))
             slices[number] = ValidationSlice(number, file, votes, file_digest(file, list_bytes), hashes)
         yield slices
-
-
-def _read_names(path: str | None) -> list[str] | None:
-    if path is None:
-        return None
-    try:
-        names = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the label list cannot be read: {error}") from error
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{path}: a label list is a JSON list of model names")
-    return names
 
 
 # The checkpoints of a run, by number: folders `checkpoint-N` in a local folder or in a repository on the hub.

@@ -16,7 +16,7 @@ from p2l.common import cli
 from p2l.common.cli import amount, nearest, need, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
-from p2l.common.plots import check_outputs
+from p2l.common.plots import check_result_files
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
@@ -106,15 +106,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--level and --fdr must lie between 0 and 1")
     if args.min_prompts < 2 or (args.clusters is not None and args.clusters < 2):
         raise ConfigError("--min-prompts and --clusters must be at least 2")
-    files = [name for name in (args.output, args.html, args.plot) if name is not None]
-    if len(set(files)) < len(files):
-        raise ConfigError("--output, --html and --plot name the same file; name another")
-    inputs = (args.prompts, args.answers, args.votes, args.model_list)
-    check_outputs(args.output, args.plot, *inputs)
-    if args.html is not None:
-        from p2l.common.report.reports import check_page
-
-        args.html = str(check_page(args.html, *inputs))
+    check_result_files(args, args.prompts, args.answers, args.votes, args.model_list)
 
 
 def _explained(args: argparse.Namespace) -> Explanation:

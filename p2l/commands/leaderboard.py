@@ -12,7 +12,7 @@ from p2l.common import cli
 from p2l.common.cli import need, parser, positive, run
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
-from p2l.common.plots import check_outputs
+from p2l.common.plots import check_result_files
 from p2l.common.program import Parser
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
@@ -247,15 +247,7 @@ def _check(args: argparse.Namespace) -> None:
     _check_counts(args)
     _check_history(args)
     _check_files(args)
-    inputs = (args.votes, args.prompts, *(args.from_counts or []))
-    check_outputs(args.output, args.plot, *inputs)
-    if args.html is not None:
-        from p2l.common.report.reports import check_page
-
-        args.html = str(check_page(args.html, *inputs))
-    files = [name for name in (args.output, args.html, args.plot) if name is not None]
-    if len(set(files)) < len(files):
-        raise InputError("--output, --html and --plot name the same file; name another")
+    check_result_files(args, args.votes, args.prompts, *(args.from_counts or []))
 
 
 def _check_people(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from p2l.common import cli
 from p2l.common.cli import add_command, counted, not_votes, parser, positive, run, whole
 from p2l.common.errors import InputError, VoteError
-from p2l.common.files import check_can_write, parse_json
+from p2l.common.files import check_can_write, read_names
 from p2l.common.program import Parser
 from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, add_database, router_database, vote_of
 
@@ -150,13 +150,20 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Return how the source is read, which all commands have flags for."""
-    return {"split": args.dataset_split, "quiet": args.quiet}
+    options = {"split": args.dataset_split, "quiet": args.quiet}
+    if getattr(args, "model_list", None) is not None:
+        options["label_list"] = read_names(args.model_list, "model list")
+    return options
 
 
 def _check(args: argparse.Namespace) -> int:
     from p2l.votes.checking import check_votes, render
 
-    report = check_votes(args.source, label_list=_model_list(args.model_list), limit=args.limit, **_options(args))
+    report = check_votes(
+        args.source,
+        limit=args.limit,
+        **_options(args),
+    )
     print(render(report))
     return 0 if report.is_fit else 2
 
@@ -179,7 +186,6 @@ def _split(args: argparse.Namespace) -> int:
     with open_votes(
         args.source,
         need_prompt=args.by == "prompt",
-        label_list=_model_list(args.model_list),
         drop_bad=args.drop_bad,
         **_options(args),
     ) as store:
@@ -285,18 +291,6 @@ _RUN = {
 
 def _left_out(count: int) -> str:
     return f" ({not_votes(count)} left out)" if count else ""
-
-
-def _model_list(path: str | None) -> list[str] | None:
-    if path is None:
-        return None
-    try:
-        names = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise VoteError(f"{path}: the model list cannot be read: {error}") from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise VoteError(f"{path}: a model list is a JSON list of names")
-    return names
 
 
 # Command: `p2l export-votes`: the votes that a router has collected, as training data.

@@ -104,6 +104,17 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     return content
 
 
+def read_names(path: str | Path, what: str) -> list[str]:
+    """Return the names of a JSON list in a file; InputError, which calls it `what`, for anything else."""
+    try:
+        names = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: the {what} cannot be read: {error}") from error
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path}: a {what} is a JSON list of names")
+    return names
+
+
 def json_reason(error: ValueError) -> str:
     """Return why a line is not JSON, and at which of its letters; callers name the line."""
     return f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
@@ -178,6 +189,16 @@ def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
     if not os.access(target.parent, os.W_OK) or target.is_dir():
         raise InputError(f"{target}: cannot be written; choose another path")
     return target
+
+
+def put_folder(unfinished: Path, target: Path, replaced: Path) -> None:
+    """Give a whole folder its name when every byte is on disk; one that has the name is `replaced` and removed."""
+    sync_tree(unfinished)
+    if target.exists():
+        target.rename(replaced)
+    unfinished.rename(target)
+    sync_path(target.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def sync_tree(path: Path) -> None:

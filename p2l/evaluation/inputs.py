@@ -14,7 +14,7 @@ from typing import Any
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
-from p2l.common.files import parse_json
+from p2l.common.files import parse_json, read_names
 from p2l.evaluation.categories import Category, parse
 from p2l.leaderboard.pair_tables import check_number_of_models
 from p2l.likelihood import Likelihood, get
@@ -94,11 +94,8 @@ def entries(inputs: Inputs) -> list[Entry]:
 def model_list(inputs: Inputs) -> list[str]:
     """Read the names of the coefficients; InputError if the file is missing or is not a list of different names."""
     path = inputs.model_list_path or _from_model_repo(str(inputs.model_repo), [MODEL_LIST_FILE])
-    try:
-        names: Any = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: is not a readable JSON list of model names: {error}") from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+    names = read_names(path, "model list")
+    if len(set(names)) < len(names):
         raise InputError(f"{path}: must be a JSON list of model names, each once")
     check_number_of_models(len(names), path)
     if len(names) < 2:

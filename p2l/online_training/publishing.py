@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import counted as count_of
 from p2l.common.errors import InputError
-from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tree
+from p2l.common.files import disk_error, locked, parse_json, put_folder, sync_path
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
 from p2l.online_training.live_votes import StopRequestedError
@@ -175,15 +175,9 @@ def roll_back(folder: Path) -> Rollback:
 def _put(unfinished: Path, target: Path) -> None:
     """Give a finished model its name; its weights are newer than those of every other model of the folder."""
     with _one_at_a_time(target.parent):
-        newest = served(target.parent)
-        _touch(unfinished, newest)
-        sync_tree(unfinished)
-        replaced = target.with_name(f"..{target.name}.replaced")
-        if target.exists():  # of a run that was stopped, and has come to this step again
-            target.rename(replaced)
-        unfinished.rename(target)
-        sync_path(target.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
+        _touch(unfinished, served(target.parent))
+        # A folder of this name is of a run that was stopped, and has come to this step again.
+        put_folder(unfinished, target, target.with_name(f"..{target.name}.replaced"))
 
 
 def _touch(model: Path, after: Path | None) -> None:

@@ -137,21 +137,22 @@ class SourceFit:
         return cls(np.array(content["coefs"], dtype=np.float64), content["eta"], judges, voters)
 
 
-class Forecasts(NamedTuple):
-    """What a model of people forecasts of N votes: coefs (N, M), and eta and gamma (N,) where there are such."""
+@dataclass(frozen=True)
+class Forecast:
+    """Predicted parameters of N votes: coefs (N, M), and eta, gamma (N,) or None where the likelihood has none."""
 
     coefs: npt.NDArray[np.floating]
     eta: npt.NDArray[np.floating] | None
     gamma: npt.NDArray[np.floating] | None = None
 
-    def take(self, rows: Ints) -> Forecasts:
+    def take(self, rows: Ints) -> Forecast:
         """Return those of some votes."""
         eta, gamma = (None if values is None else values[rows] for values in (self.eta, self.gamma))
-        return Forecasts(self.coefs[rows], eta, gamma)
+        return Forecast(self.coefs[rows], eta, gamma)
 
 
 @one_blas_thread()
-def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | None = None) -> SourceFit:
+def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecast | None = None) -> SourceFit:
     """Fit people's leaderboard, judges' terms and voters' weights; InputError where no vote counts.
 
     With `forecasts` the coefficients are what has to be added to them, and the judges' scales are beside people's.
@@ -231,7 +232,7 @@ class _PenalisedLikelihood:
     """Whether the leaderboard is added to forecasts."""
 
     @classmethod
-    def of(cls, votes: SourcedVotes, model: Likelihood, forecasts: Forecasts | None) -> _PenalisedLikelihood:
+    def of(cls, votes: SourcedVotes, model: Likelihood, forecasts: Forecast | None) -> _PenalisedLikelihood:
         size, number = len(votes.models), len(votes)
         rows, base, gamma = np.arange(number), np.zeros((number, 3)), None
         if forecasts is not None:

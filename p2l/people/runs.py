@@ -23,7 +23,7 @@ from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.newton import shift_invariant
 from p2l.likelihood import get
 from p2l.people import SourcedVotes, SourceFit, fit_sources, sourced_votes
-from p2l.people.judges import Forecasts
+from p2l.people.judges import Forecast
 from p2l.people.voters import by_people
 from p2l.votes import VoteStore
 
@@ -97,7 +97,7 @@ def sources_of(votes: VoteStore, config: _SourceSettings) -> SourceFit:
     return _fits[votes]
 
 
-def refitted(votes: VoteStore, config: _SourceSettings, forecasts: Forecasts) -> SourceFit:
+def refitted(votes: VoteStore, config: _SourceSettings, forecasts: Forecast) -> SourceFit:
     """Return the same by forecasts of the votes, by models that were not trained on their prompts."""
     return _steady(fit_sources(_read(votes, config), config.loss_type, forecasts))
 

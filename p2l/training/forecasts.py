@@ -24,6 +24,7 @@ from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
 from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.likelihood import Likelihood, counted, get, vote_losses
 from p2l.metrics import ScoredVotes, bootstrap_mean, vote_values
+from p2l.people.judges import Forecast as Forecast
 from p2l.training.run_records import HeldOutComparison
 from p2l.votes import VoteStore
 
@@ -82,15 +83,6 @@ class SomeVotes:
     def weights(self, ids: Ids) -> NDArray[np.float64]:
         """(n,) weights."""
         return self.votes.weights(self.ids[ids])
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """Predicted parameters of N votes: coefs (N, M), and eta, gamma (N,) or None where the likelihood has none."""
-
-    coefs: NDArray[np.floating]
-    eta: NDArray[np.floating] | None
-    gamma: NDArray[np.floating] | None = None
 
 
 def check_counted(votes: VoteStore, loss_type: str, *, weighted: bool = False) -> None:

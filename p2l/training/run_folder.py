@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.common.files import atomic_path, disk_error, locked, parse_json, sync_path, sync_tree, write_json
+from p2l.common.files import atomic_path, disk_error, locked, parse_json, put_folder, sync_path, sync_tree, write_json
 from p2l.leaderboard import Leaderboard
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
@@ -172,16 +172,9 @@ def whole_or_absent(target: Path, *, clean: bool = True) -> Iterator[None]:
 
 def finish_checkpoint(target: Path, state: TrainerState) -> None:
     """Write the state file into the unfinished folder, flush it to disk, and give the folder its name."""
-    # The folder is renamed when every byte is on disk.
     unfinished = unfinished_name(target)
     write_json(unfinished / STATE_FILE, asdict(state), indent=2)
-    sync_tree(unfinished)
-    replaced = target.with_name(f".{target.name}.replaced")
-    if target.exists():
-        target.rename(replaced)
-    unfinished.rename(target)
-    sync_path(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    put_folder(unfinished, target, target.with_name(f".{target.name}.replaced"))
 
 
 # Models in and around the folder.

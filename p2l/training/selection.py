@@ -32,7 +32,6 @@ from p2l.likelihood import get
 from p2l.model.checkpoint import write_json
 from p2l.model.heads import HeadStart
 from p2l.people import SourceFit
-from p2l.people.judges import Forecasts
 from p2l.people.runs import WorthOfJudges, board_of, has_sources, of_people, people_rows, refitted, sources_of, terms_of
 from p2l.training import covariates as nuisance
 from p2l.training.engine import Engine
@@ -322,27 +321,22 @@ def _chosen(votes: VoteStore, config: TrainConfig, tables: _FoldForecasts, fold:
     sources = sources_of(votes, config) if has_sources(config) else None
     to_choose = to_choose_by(votes.subset(people), config, sources)
     board = tables.forecasts[None]
-    losses = [to_choose.losses(_rows(model, people), _rows(board, people)) for model in tables.points]
+    losses = [to_choose.losses(model.take(people), board.take(people)) for model in tables.points]
     whole = to_choose.choose(losses)
     for number in range(int(fold.max()) + 1):
         choice, rows = to_choose.choose(losses, fold[people] != number), np.flatnonzero(fold == number)
-        mixed = blend(_rows(tables.points[choice.point], rows), _rows(board, rows), choice.factor)
+        mixed = blend(tables.points[choice.point].take(rows), board.take(rows), choice.factor)
         tables.put(rows, POINTS, mixed)
     result = tables.forecasts[POINTS]
-    of_people_alone = _rows(result, people)
+    of_people_alone = result.take(people)
     comparison = compare(
         of_people_alone,
-        _rows(board, people),
+        board.take(people),
         to_choose.labels,
         to_choose.prompts,
         config.loss_type,
         factor=whole.factor,
         folds=int(fold.max()) + 1,
     )
-    sources = None if sources is None else refitted(votes, config, Forecasts(result.coefs, result.eta, result.gamma))
+    sources = None if sources is None else refitted(votes, config, result)
     return CrossFit((whole.point + 1) / POINTS, whole.factor, comparison, sources, forecast=of_people_alone)
-
-
-def _rows(forecast: Forecast, rows: NDArray[np.int64]) -> Forecast:
-    eta, gamma = (None if values is None else values[rows] for values in (forecast.eta, forecast.gamma))
-    return Forecast(forecast.coefs[rows], eta, gamma)

@@ -13,7 +13,7 @@ from p2l.common.errors import InputError
 from p2l.likelihood import get as likelihood_of
 from p2l.likelihood import vote_losses
 from p2l.people import SourceFit, fit_sources
-from p2l.people.judges import Forecasts
+from p2l.people.judges import Forecast
 from tests.p2l.people.people_votes import LEANINGS, MODELS, SHARP, SIDED, TRUTH, cast, sourced
 
 
@@ -93,7 +93,7 @@ def test_terms_turn_people_into_judges_and_leave_people_alone() -> None:
 def test_forecasts_take_the_place_of_the_leaderboard() -> None:
     """With the truth as a forecast nothing has to be added, and scales are beside people's."""
     votes = sourced(votes_of(2000, 5000))
-    forecast = Forecasts(np.tile(TRUTH / 2.0, (len(votes), 1)), np.full(len(votes), -0.3))
+    forecast = Forecast(np.tile(TRUTH / 2.0, (len(votes), 1)), np.full(len(votes), -0.3))
     fit = fit_sources(votes, "grk", forecast)
     assert [one.scale for one in fit.judges] == pytest.approx([1.6, 0.7], rel=0.2)
     assert np.abs(fit.coefs).max() < 0.4
