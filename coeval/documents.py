@@ -17,8 +17,7 @@ from pathlib import Path
 from coeval.errors import RunError
 from coeval.parsing import MalformedAnswerError
 
-LONGEST = 64 << 20
-"""Bytes of all documents of a task."""
+LONGEST = 64 << 20  # bytes of all documents of a task
 _PASSAGE_LETTERS = 2000
 _MIN_QUOTE_LETTERS = 20  # less stands in any text
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -31,8 +30,7 @@ class Passage:
     """A part of a document."""
 
     document: str
-    start: int
-    """Offset of its first character."""
+    start: int  # offset of its first character
     text: str
 
 

@@ -17,8 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-_SIMILAR = 0.8
-"""Least similarity of near duplicates."""
+_SIMILAR = 0.8  # least similarity of near duplicates
 _PIECE_LETTERS = 5
 _MAX_PIECES_PER_TEXT = 20_000  # of one text: of longer ones the beginning counts
 _BANDS, _ROWS = 10, 3

@@ -99,8 +99,7 @@ def _everywhere() -> dict[str, Mapping[str, float]]:
 
 VIRTUAL = ("benchmark", "answers", "metric", "label")
 """Teachers and students that were ingested, and judges that compute: no model is called."""
-LOCAL = ("huggingface", "mock")
-"""Answered by this process."""
+LOCAL = ("huggingface", "mock")  # answered by this process
 _HUGGINGFACE = ProviderSpec(
     name="huggingface",
     protocol="",

@@ -56,14 +56,11 @@ class _Start:
     config: Config
     options: Options
     run: Run
-    stored: Run | None
-    """The same run, where the start builds on what is in its folder."""
+    stored: Run | None  # the same run, where the start builds on what is in its folder
     modes: Mapping[Phase, Mode]
     log: Log
-    planned: Mapping[Phase, float]
-    """Phase -> tokens of the answers that are left to ask for."""
-    joining: contextlib.ExitStack
-    """Keeps others that join from looking at the run until this process has set it up."""
+    planned: Mapping[Phase, float]  # phase -> tokens of the answers that are left to ask for
+    joining: contextlib.ExitStack  # keeps others that join from looking at the run until this process has set it up
 
 
 def launch(options: Options) -> int:

@@ -81,8 +81,7 @@ class Scale:
         return grade
 
 
-DEFAULT = Scale(tuple(reversed(LEVELS)))
-"""High, Medium and Low."""
+DEFAULT = Scale(tuple(reversed(LEVELS)))  # High, Medium and Low
 
 
 def scale_of(written: Any) -> Scale:
@@ -145,8 +144,7 @@ Phase: TypeAlias = Literal[
     "attribute_mapping", "rubric_mapping", "data_generation", "response_collection", "evaluation"
 ]
 Mode: TypeAlias = Literal["New", "Keep", "Extend", "Model"]
-Attributes: TypeAlias = Mapping[str, Sequence[Any]]
-"""Attribute -> its values."""
+Attributes: TypeAlias = Mapping[str, Sequence[Any]]  # attribute -> its values
 Rubric: TypeAlias = Mapping[str, str | Mapping[str, Any]]
 """Factor -> description, that and its weight, or the definition of a metric."""
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -171,8 +169,7 @@ class Model:
     parameters: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
     role_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=_nothing, repr=False)
     access_key: str | None = field(default=None, repr=False)
-    key_left_out: bool = False
-    """Whether the file had a key of its own once, and was stored without it."""
+    key_left_out: bool = False  # whether the file had a key of its own once, and was stored without it
     batch_enabled: bool | None = None
 
     @property
@@ -205,8 +202,7 @@ class Sampling:
 
     target: tuple[int, int] | Literal["all"]
     nuance: tuple[int, int]
-    total: int
-    """Items for each teacher."""
+    total: int  # items for each teacher
 
 
 @dataclass(frozen=True)
@@ -214,11 +210,9 @@ class Pairwise:
     """How pairs of answers are compared where `evaluation_mode` is `pairwise`."""
 
     schedule: Literal["all", "active"] = "all"
-    pairs: int | None = None
-    """Most pairs that a judge sees for each (task, teacher); needed for `active`."""
+    pairs: int | None = None  # most pairs that a judge sees for each (task, teacher); needed for `active`
     both_orders: bool = True
-    reference: bool = True
-    """Whether judges see the reference answer."""
+    reference: bool = True  # whether judges see the reference answer
 
 
 @dataclass(frozen=True)
@@ -241,12 +235,10 @@ class Task:
     label_attributes: tuple[str, ...] = ()
     category: str | None = None
     scale: Scale = DEFAULT
-    rationale: bool = False
-    """Whether judges give reasons before they grade."""
+    rationale: bool = False  # whether judges give reasons before they grade
     expected_scores: bool = False
     """Whether a score is the mean of the grades that a judge could have given, by their probabilities."""
-    documents: tuple[str, ...] = ()
-    """Paths and patterns of the texts that items rest on."""
+    documents: tuple[str, ...] = ()  # paths and patterns of the texts that items rest on
 
 
 @dataclass(frozen=True)
@@ -256,13 +248,10 @@ class Experiment:
     id: str
     storage_folder: Path
     resume_from: str | None = None
-    phases: Mapping[str, Mode] = field(default_factory=_nothing)
-    """Of every phase; defaults filled in."""
-    written_phases: frozenset[str] = frozenset()
-    """Phases whose mode the file names itself."""
+    phases: Mapping[str, Mode] = field(default_factory=_nothing)  # of every phase; defaults filled in
+    written_phases: frozenset[str] = frozenset()  # phases whose mode the file names itself
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    quota: Mapping[str, int] = field(default_factory=_nothing)
-    """Model -> most calls."""
+    quota: Mapping[str, int] = field(default_factory=_nothing)  # model -> most calls
     generation_retries: int = 2
     batch: Mapping[str, Mapping[str, bool]] = field(default_factory=_nothing)
     batch_poll_seconds: float | None = None
@@ -272,19 +261,13 @@ class Experiment:
     estimate_cost: bool = False
     estimate_samples: int = 2
     seed: int = 0
-    concurrency: int | Mapping[str, int] = 10
-    """Calls in flight for each interface."""
-    rate_limit: Mapping[str, float] = field(default_factory=_nothing)
-    """Interface -> most calls a minute."""
-    request_timeout: float = 120.0
-    """Seconds."""
-    max_answer_mb: float = 32.0
-    """MiB of one answer, decompressed."""
+    concurrency: int | Mapping[str, int] = 10  # calls in flight for each interface
+    rate_limit: Mapping[str, float] = field(default_factory=_nothing)  # interface -> most calls a minute
+    request_timeout: float = 120.0  # seconds
+    max_answer_mb: float = 32.0  # MiB of one answer, decompressed
     budget_usd: float | None = None
-    cache: bool = True
-    """Whether answers are taken from earlier runs where everything that matters is the same."""
-    resume_folder: Path | None = None
-    """The run that `resume_from` names."""
+    cache: bool = True  # whether answers are taken from earlier runs where everything that matters is the same
+    resume_folder: Path | None = None  # the run that `resume_from` names
 
     @property
     def folder(self) -> Path:
@@ -302,8 +285,7 @@ class Config:
     raw: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
     """The YAML as it was read; may hold keys, so it is never printed or stored as it is."""
     path: Path | None = None
-    notes: tuple[str, ...] = ()
-    """Choices of the loading, for the log: which provider each `interface: auto` became."""
+    notes: tuple[str, ...] = ()  # choices of the loading, for the log: which provider each `interface: auto` became
 
     def is_batched(self, model: Model, phase: Phase) -> bool:
         """Whether a model's calls of a phase go in batches, by the model or else by its interface's entry."""

@@ -26,12 +26,9 @@ from coeval.analysis.units import LoadedRun, codes_of
 # a win) over opponents that both runs have; verdicts of a judge on its own answers do not count.
 
 _SCORES, _VERDICTS = "scores", "verdicts"
-_Part = tuple[str, str, str]
-"""Task, judge, factor; of verdicts the factor is empty."""
-_Point: TypeAlias = tuple[str, bytes]
-"""A datapoint, by id and hash of the prompt."""
-_Side: TypeAlias = dict[_Point, float]
-"""A student's mean on each datapoint of one run."""
+_Part = tuple[str, str, str]  # task, judge, factor; of verdicts the factor is empty
+_Point: TypeAlias = tuple[str, bytes]  # a datapoint, by id and hash of the prompt
+_Side: TypeAlias = dict[_Point, float]  # a student's mean on each datapoint of one run
 # Share of its scores that both runs must hold for a student to be compared datapoint by datapoint.
 _MIN_SHARED_SHARE = 0.5
 _WINS = {"model_a": 1.0, "model_b": 0.0}

@@ -205,8 +205,7 @@ def _map(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
-"""Level -> score."""
+LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}  # level -> score
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
 _MAX_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
 _Parsed = TypeVar("_Parsed")

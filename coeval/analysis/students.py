@@ -271,8 +271,7 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-_Scores: TypeAlias = tuple[Floats, Floats, Floats]
-"""Scores of students with their limits, each (S,)."""
+_Scores: TypeAlias = tuple[Floats, Floats, Floats]  # scores of students with their limits, each (S,)
 
 
 def _fitted_scores(fit: Fit | None, size: int) -> tuple[_Scores, _Scores]:

@@ -18,8 +18,7 @@ from coeval.storage.run import Run
 # Preferences of one judge, or of all together, between two answers to one prompt.
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
-_MAJORITY = "majority"
-"""The judge of a preference that sums up those of several judges."""
+_MAJORITY = "majority"  # the judge of a preference that sums up those of several judges
 _OTHER = {"model_a": "model_b", "model_b": "model_a"}
 
 

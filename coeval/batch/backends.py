@@ -37,14 +37,10 @@ class State:
 
     status: str
     done: bool
-    failure: str = ""
-    """Why the provider rejected the whole job, so that it answered no request."""
-    counts: str = ""
-    """How many requests are answered so far, where the provider reports it."""
-    answer: JSON | None = None
-    """The provider's whole description of the job."""
-    no_room: bool = False
-    """The rejection only means that too many tokens would be queued, by this job or by others."""
+    failure: str = ""  # why the provider rejected the whole job, so that it answered no request
+    counts: str = ""  # how many requests are answered so far, where the provider reports it
+    answer: JSON | None = None  # the provider's whole description of the job
+    no_room: bool = False  # the rejection only means that too many tokens would be queued, by this job or by others
 
 
 @dataclass(frozen=True)
@@ -54,8 +50,7 @@ class Result:
     custom_id: str
     completion: JSON | None = None
     error: ProviderError | None = None
-    unasked: bool = False
-    """The provider never processed the request: the job expired or was cancelled before."""
+    unasked: bool = False  # the provider never processed the request: the job expired or was cancelled before
 
     @classmethod
     def unprocessed(cls, custom_id: str, status: str) -> Result:
@@ -71,12 +66,9 @@ class Submission:
     """A job that is being submitted, or looked up because its submission was interrupted."""
 
     job: Job
-    questions: Path
-    """The job's questions; the folder may hold temporary files."""
-    note_file: Callable[[str], None]
-    """Records the id of a file that is uploaded before the job is created."""
-    known: frozenset[str] = frozenset()
-    """Ids of other jobs."""
+    questions: Path  # the job's questions; the folder may hold temporary files
+    note_file: Callable[[str], None]  # records the id of a file that is uploaded before the job is created
+    known: frozenset[str] = frozenset()  # ids of other jobs
 
     def requests(self) -> Iterator[tuple[str, JSON]]:
         """Yield the id and body of each request, in order."""
@@ -101,13 +93,10 @@ class UndecidedError(Exception):
 class Backend(ABC):
     """One account at one provider of batch jobs; connects on first use."""
 
-    interval: float
-    """Seconds between two polls of a job."""
+    interval: float  # seconds between two polls of a job
     most_requests: int
-    most_bytes: int
-    """Largest size of one job's requests."""
-    most_tokens: int | None = None
-    """Most estimated prompt tokens of one job; None where the provider has no such limit."""
+    most_bytes: int  # largest size of one job's requests
+    most_tokens: int | None = None  # most estimated prompt tokens of one job; None where the provider has no such limit
 
     def __init__(self, account: Account, base: str, protocol: str) -> None:
         self._base = base
@@ -183,8 +172,7 @@ class OpenAIBatches(Backend):
     """One account at OpenAI."""
 
     interval = 30.0
-    file_interval = 2.0
-    """Seconds between two polls of an uploaded file."""
+    file_interval = 2.0  # seconds between two polls of an uploaded file
     most_requests = 50_000
     most_bytes = 100_000_000  # half of what they accept
     most_tokens = 2_000_000  # what a new account may queue for most models

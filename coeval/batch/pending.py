@@ -35,8 +35,7 @@ class Sent:
     """One part of a question as it is sent to the provider."""
 
     body: JSON
-    prompt_tokens: int
-    """Upper bound, for the budget."""
+    prompt_tokens: int  # upper bound, for the budget
     answer_tokens: int
 
 
@@ -45,10 +44,8 @@ class JobQuestion:
     """A question of a job."""
 
     question: Question
-    sent: Mapping[str, Sent]
-    """Part -> what this job asks."""
-    kept: Mapping[str, Reply] = field(default_factory=dict)
-    """Part -> usable answer from an earlier job."""
+    sent: Mapping[str, Sent]  # part -> what this job asks
+    kept: Mapping[str, Reply] = field(default_factory=dict)  # part -> usable answer from an earlier job
     used: Mapping[str, Reply] = field(default_factory=dict)
     """Part -> last unusable answer, with the tokens of all of them."""
     attempt: int = 0
@@ -92,20 +89,15 @@ class Job:
     phase: Phase
     model: str
     description: str
-    submitted_at: str
-    """Taken before it was submitted."""
+    submitted_at: str  # taken before it was submitted
     n_requests: int
-    held_usd: float
-    """Counted as spent until the answers show the true cost."""
+    held_usd: float  # counted as spent until the answers show the true cost
     id_to_key: Mapping[str, str] = field(repr=False)
-    status: str = SUBMITTING
-    """`submitting`, `pending`, or `api_` and the provider's final state."""
+    status: str = SUBMITTING  # `submitting`, `pending`, or `api_` and the provider's final state
     batch_id: str | None = None
     input_file: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Address parameters of the model, without keys."""
-    in_turn: bool = False
-    """It is part of a job that found no room: such parts are sent one after the other."""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # address parameters of the model, without keys
+    in_turn: bool = False  # it is part of a job that found no room: such parts are sent one after the other
 
     @property
     def name(self) -> str:
@@ -209,8 +201,7 @@ class Charges:
     meta: Meta
     phase: Phase
     model: str
-    limit: int | None = None
-    """Calls that the model may make in all."""
+    limit: int | None = None  # calls that the model may make in all
 
     def charge(self, token: str, marks: Sequence[tuple[int, float]]) -> int:
         """Charge as many of a job's next questions as calls are left; return their calls.

@@ -53,8 +53,7 @@ class _Answered(NamedTuple):
     """The answer to one request."""
 
     answer: ReplyOrError
-    may_help: bool
-    """Whether asking again may bring another answer."""
+    may_help: bool  # whether asking again may bring another answer
 
 
 async def settle(context: JobContext, job: Job, state: State) -> Job | None:

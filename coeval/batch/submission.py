@@ -52,10 +52,8 @@ class JobContext:
     phase: Phase
     apply: Apply
     retries: Retries
-    interval: float = 0.0
-    """Seconds between two polls of a job."""
-    attempts: int = 1
-    """Most attempts to get a usable answer; 1 where nothing may be submitted."""
+    interval: float = 0.0  # seconds between two polls of a job
+    attempts: int = 1  # most attempts to get a usable answer; 1 where nothing may be submitted
     budget_usd: float | None = None
     most_tokens: int | None = None
     """Most prompt tokens of one job, once the provider has said so; None: as the backend says."""
@@ -222,10 +220,8 @@ class Draft:
     file: BinaryIO
     keys: dict[str, str] = field(default_factory=dict)
     usd: float = 0.0
-    size: int = 0
-    """Bytes of the requests as they are sent."""
-    tokens: int = 0
-    """Upper bound of the prompt tokens."""
+    size: int = 0  # bytes of the requests as they are sent
+    tokens: int = 0  # upper bound of the prompt tokens
     marks: list[tuple[int, int, float]] = field(default_factory=list)
     """After each question: length of the file, requests, dollars."""
 

@@ -28,8 +28,7 @@ from route.providers.base import JSON, Account, Fault, Provider, ProviderError, 
 _MOCK = Account("http://mock")
 _CONNECT_SECONDS = 10.0
 _MAX_REJECTIONS = 5  # requests rejected before any reply, after which the parameters must be at fault
-_BILLED = (Fault.TIMEOUT, Fault.MALFORMED)
-"""After which the provider has done its work all the same."""
+_BILLED = (Fault.TIMEOUT, Fault.MALFORMED)  # after which the provider has done its work all the same
 
 
 class Accounts(Protocol):
@@ -59,8 +58,7 @@ def _connect(interface: str, account: Account) -> Provider:
 class _Totals:
     """Counts of this process."""
 
-    requests: int = 0
-    """Sent, the failed ones too."""
+    requests: int = 0  # sent, the failed ones too
     cached: int = 0
     retries: int = 0
     prompt_tokens: int = 0

@@ -24,30 +24,24 @@ class Call:
 
     model: Model
     role: Role
-    phase: Phase | None
-    """None for probes and estimates, which no quota counts."""
+    phase: Phase | None  # None for probes and estimates, which no quota counts
     task: str
-    key: tuple[str, ...]
-    """Identifies the call in the run: (task, teacher, seq, attempt) and the like."""
+    key: tuple[str, ...]  # identifies the call in the run: (task, teacher, seq, attempt) and the like
     prompt: str = field(repr=False)
-    attempt: int = 0
-    """Part of the cache key, so that a repeated call asks again."""
-    logprobs: bool = False
-    """Ask for log-probabilities of the first token, where the provider has them."""
+    attempt: int = 0  # part of the cache key, so that a repeated call asks again
+    logprobs: bool = False  # ask for log-probabilities of the first token, where the provider has them
 
 
 @dataclass(frozen=True)
 class Reply:
     """A model's reply."""
 
-    text: str
-    """Stripped; never empty."""
+    text: str  # stripped; never empty
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float
     seconds: float
-    counted: bool = True
-    """The provider counted the tokens; otherwise they are estimated as characters / 4."""
+    counted: bool = True  # the provider counted the tokens; otherwise they are estimated as characters / 4
     cached: bool = False
     tokens: Tokens | None = None
 
@@ -64,14 +58,10 @@ class Reply:
 class Reason(enum.Enum):
     """Why there is no reply."""
 
-    QUOTA = "quota"
-    """The model's calls are used up."""
-    BUDGET = "budget"
-    """The run's dollars are used up."""
-    FATAL = "fatal"
-    """The provider refuses this model or account whatever is asked: stop asking it."""
-    FAILED = "failed"
-    """This call got no reply, after all retries."""
+    QUOTA = "quota"  # the model's calls are used up
+    BUDGET = "budget"  # the run's dollars are used up
+    FATAL = "fatal"  # the provider refuses this model or account whatever is asked: stop asking it
+    FAILED = "failed"  # this call got no reply, after all retries
 
 
 class CallError(Exception):

@@ -107,10 +107,8 @@ class Retries(RetryPolicy):
     """Whether to ask a provider again, and when."""
 
     longest_retry_after: float = 300.0
-    rate_limited: int = 12
-    """Most attempts where the provider is only overloaded, which passes."""
-    timed_out: int = 3
-    """Most attempts where an answer takes too long, as each costs the whole timeout."""
+    rate_limited: int = 12  # most attempts where the provider is only overloaded, which passes
+    timed_out: int = 3  # most attempts where an answer takes too long, as each costs the whole timeout
 
     def wait(self, error: ProviderError, failed: int) -> float | None:
         """Return the seconds until the next request after `failed` of them; None if another makes no sense."""
@@ -139,8 +137,7 @@ class MemoryLedger:
         self.spent_usd += usd
 
 
-Ledger: TypeAlias = Meta | MemoryLedger
-"""Counts the calls and dollars of a run; `Meta` over all of its starts."""
+Ledger: TypeAlias = Meta | MemoryLedger  # counts the calls and dollars of a run; `Meta` over all of its starts
 
 # A hard budget: the most that a request may cost is held before it is sent, and settled after. That is at list prices,
 # with one token for each three bytes of the prompt and as many tokens of answer as the request allows (1,024 if it does

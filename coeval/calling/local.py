@@ -28,8 +28,7 @@ _DECODING = ("repetition_penalty", "num_beams")
 class _Loaded(NamedTuple):
     """A model in memory."""
 
-    key: tuple[object, ...]
-    """Model, device, in 4 bits, in 8 bits."""
+    key: tuple[object, ...]  # model, device, in 4 bits, in 8 bits
     model: Any
     tokenizer: Any
 

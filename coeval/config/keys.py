@@ -53,10 +53,8 @@ class Keys:
     providers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Interface -> its entry of the key file."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    path: Path | None = None
-    """The key file that was read."""
-    looked: tuple[Path, ...] = ()
-    """Where a key file was looked for."""
+    path: Path | None = None  # the key file that was read
+    looked: tuple[Path, ...] = ()  # where a key file was looked for
 
     def has(self, interface: str) -> bool:
         """Whether this interface can be used without further keys."""

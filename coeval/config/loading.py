@@ -131,8 +131,7 @@ class _Offer:
     """A provider that has everything that a model is asked for."""
 
     interface: str
-    names: Mapping[str, str]
-    """Model id in the configuration -> the provider's own name."""
+    names: Mapping[str, str]  # model id in the configuration -> the provider's own name
 
     def cost(self, batched: set[str]) -> float:
         """Return the cost of the usual mix of tokens, with the discount of the interfaces that are batched."""

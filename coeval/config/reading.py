@@ -287,8 +287,7 @@ def empty_as(default: object) -> BeforeValidator:
 
 
 Text = Annotated[str, Strict(), AfterValidator(_not_blank)]
-Secret = Annotated[str, PlainValidator(_secret)]
-"""Text that no message repeats."""
+Secret = Annotated[str, PlainValidator(_secret)]  # text that no message repeats
 Bool = Annotated[bool, Strict()]
 AboveZero = Annotated[float, number("a number above 0", lambda value: isfinite(value) and value > 0)]
 Count = Annotated[int, number("a whole number of at least 0", lambda value: value >= 0, int)]

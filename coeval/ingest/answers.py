@@ -21,8 +21,7 @@ from coeval.ingest.benchmarks import BadRowError, text_of
 from coeval.ingest.rows import rows_of
 from p2l.common.files import parse_json
 
-LONGEST_LOG = 2 << 30
-"""Bytes of a log that is one JSON document, and of all samples of an archive."""
+LONGEST_LOG = 2 << 30  # bytes of a log that is one JSON document, and of all samples of an archive
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,7 @@ class ReadyAnswer:
     item: str
     model: str
     answer: str
-    prompt: str = ""
-    """Empty where the item has to be in the run already."""
+    prompt: str = ""  # empty where the item has to be in the run already
     reference: str = ""
 
 
@@ -60,8 +58,7 @@ def read_answers(path: Path, form: str | None = None, model: str | None = None) 
         raise RunInputError(f"{path}: holds no answers")
 
 
-_Rows = Iterator[tuple[str, Callable[[], ReadyAnswer]]]
-"""Places in a file, with what reads the answer there."""
+_Rows = Iterator[tuple[str, Callable[[], ReadyAnswer]]]  # places in a file, with what reads the answer there
 
 
 def _plain(path: Path, model: str | None) -> _Rows:

@@ -21,8 +21,7 @@ from coeval.errors import RunInputError
 from p2l.common.cli import nearest
 
 TABLE = Path(__file__).parent / "benchmarks.yaml"
-_SAMPLE_ITEMS = 620
-"""Items drawn from a published data set, unless `--limit` says otherwise."""
+_SAMPLE_ITEMS = 620  # items drawn from a published data set, unless `--limit` says otherwise
 _SAMPLE_SEED = 42
 Row = Mapping[str, Any]
 
@@ -46,8 +45,7 @@ class BenchmarkItem:
 class Benchmark:
     """A source of items: a virtual teacher, its task, and how rows are read."""
 
-    name: str
-    """Also the teacher's name."""
+    name: str  # also the teacher's name
     task: str
     split: str
     description: str
@@ -58,8 +56,7 @@ class Benchmark:
     attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Known values; others are added as they occur."""
     label_attributes: tuple[str, ...] = ()
-    metric: str | None = None
-    """Metric of the virtual judge to add."""
+    metric: str | None = None  # metric of the virtual judge to add
     described: bool = False
     """Whether the user gave the description, so that an existing task with another one is an error."""
     sample: int | None = None

@@ -12,8 +12,7 @@ from coeval.ingest.benchmarks import Benchmark
 from p2l.common.cli import need
 from p2l.common.files import MAX_LINE_BYTES, bounded_lines, json_reason, no_object, parse_json
 
-Rows = Iterator[tuple[int, Mapping[str, Any]]]
-"""Numbers from 1, of lines or rows, with what is there."""
+Rows = Iterator[tuple[int, Mapping[str, Any]]]  # numbers from 1, of lines or rows, with what is there
 
 
 def rows_of(path: Path, where: str = "") -> Rows:

@@ -119,12 +119,9 @@ _REOPENED = ("response_collection", "evaluation")
 class _IngestCounts:
     """The rows of a file, counted."""
 
-    written: int
-    """New items."""
-    there: int
-    """Items that the run had already."""
-    skipped: int
-    """Rows without an item, such as those without a label."""
+    written: int  # new items
+    there: int  # items that the run had already
+    skipped: int  # rows without an item, such as those without a label
 
 
 def ingest(
@@ -196,10 +193,8 @@ def _write_configuration(run: Run, configuration: Mapping[str, Any]) -> None:
 class _AnswerCounts:
     """What became of a file of answers."""
 
-    items: int
-    """New items."""
-    written: int
-    """New answers."""
+    items: int  # new items
+    written: int  # new answers
     there: int
     models: tuple[str, ...]
 

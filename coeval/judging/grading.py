@@ -63,11 +63,9 @@ def clashing(scale: Scale) -> tuple[str, str] | None:
 class Graded:
     """A judge's reply for some factors of an answer."""
 
-    scores: Mapping[str, str]
-    """As stored in records."""
+    scores: Mapping[str, str]  # as stored in records
     text: str = field(repr=False)
-    grades: Mapping[str, str] = field(default_factory=dict)
-    """In the judge's words; empty where these are the scores."""
+    grades: Mapping[str, str] = field(default_factory=dict)  # in the judge's words; empty where these are the scores
     rationale: str = field(default="", repr=False)
 
 

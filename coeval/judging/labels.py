@@ -24,15 +24,11 @@ _MARKS_AROUND_A_LABEL = " \t\"'`*"
 class _LabelAccuracy:
     """How often answers have the right label, rates to four places."""
 
-    accuracy: float
-    """Of the answers that give a label."""
-    strict_accuracy: float
-    """Of all answers; one without a label is wrong."""
-    n_total: int
-    """Answers that give a label."""
+    accuracy: float  # of the answers that give a label
+    strict_accuracy: float  # of all answers; one without a label is wrong
+    n_total: int  # answers that give a label
     n_matched: int
-    n_skipped: int
-    """Answers that give none."""
+    n_skipped: int  # answers that give none
     per_label: Mapping[str, Mapping[str, float]]
     """Label -> precision, recall, f1; an answer without a label counts against recall."""
 

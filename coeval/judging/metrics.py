@@ -155,17 +155,14 @@ class _Scorer(NamedTuple):
     tokenizer: Any
     model: Any
     layer: int
-    longest: int
-    """Most tokens of a text; the rest is cut off."""
+    longest: int  # most tokens of a text; the rest is cut off
 
 
 class _Text(NamedTuple):
     """The tokens of a text."""
 
-    vectors: torch.Tensor
-    """(T, D), of length 1."""
-    counts: torch.Tensor
-    """(T,), whether each counts in the mean."""
+    vectors: torch.Tensor  # (T, D), of length 1
+    counts: torch.Tensor  # (T,), whether each counts in the mean
 
 
 def _missing_for_bertscore(options: Mapping[str, Any]) -> str | None:

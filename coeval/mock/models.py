@@ -39,20 +39,14 @@ class _Persona:
     `default` (0.5)."""
     noise: float = 0.1
     """Standard deviation of an answer's quality around the skill, and of a judge's view around the quality."""
-    position_bias: float = 0.0
-    """Added by a judge to the quality of the answer that is shown first."""
-    latency: float = 0.0
-    """Seconds before an answer."""
-    failure_rate: float = 0.0
-    """Share of the requests that fail with a server error; each retry is a new draw."""
-    malformed_rate: float = 0.0
-    """Share of the answers in a form other than the requested one."""
+    position_bias: float = 0.0  # added by a judge to the quality of the answer that is shown first
+    latency: float = 0.0  # seconds before an answer
+    failure_rate: float = 0.0  # share of the requests that fail with a server error; each retry is a new draw
+    malformed_rate: float = 0.0  # share of the answers in a form other than the requested one
     seed: int = 0
-    text: str | None = None
-    """A fixed answer to everything."""
+    text: str | None = None  # a fixed answer to everything
     model: str = ""
-    attempt: int = 0
-    """Number of a repeated question; each attempt is a new draw."""
+    attempt: int = 0  # number of a repeated question; each attempt is a new draw
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> _Persona:

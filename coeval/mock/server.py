@@ -70,16 +70,12 @@ class MockServer(Mock):
         self.models = dict(models or {})
         self.only_these = only_these
         self.api_key = api_key
-        self.calls: Counter[tuple[str, str]] = Counter()
-        """Answers by model and prompt."""
-        self.phases: Counter[tuple[str, str]] = Counter()
-        """Answers by model and phase."""
+        self.calls: Counter[tuple[str, str]] = Counter()  # answers by model and prompt
+        self.phases: Counter[tuple[str, str]] = Counter()  # answers by model and phase
         self.redraws = True
         """Whether an equal question for an item brings another item, as at a temperature; False: the same."""
-        self.requests = 0
-        """All requests, refused ones included."""
-        self.peak = 0
-        """Most requests in flight."""
+        self.requests = 0  # all requests, refused ones included
+        self.peak = 0  # most requests in flight
         self.headers: deque[Mapping[str, str]] = deque(maxlen=_BODIES_KEPT)
         self.url = ""
         self._busy = 0

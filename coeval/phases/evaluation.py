@@ -26,8 +26,7 @@ _PHASE: Phase = "evaluation"
 # Judges see it where an item has no reference answer.
 _NO_REFERENCE = "There is none: go by the task and the rubric alone."
 _ANSWERS_PER_METRIC_CALL = 64  # answers that a metric scores in one call
-_Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
-"""An item and an answer to it."""
+_Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]  # an item and an answer to it
 
 
 def _context(
@@ -127,16 +126,12 @@ class _Scored:
     """One judge's scores for a task."""
 
     judge: Model
-    factors: tuple[str, ...]
-    """The factors that the judge has to score."""
-    done: set[str] = field(default_factory=set)
-    """Responses with a score for every required factor."""
+    factors: tuple[str, ...]  # the factors that the judge has to score
+    done: set[str] = field(default_factory=set)  # responses with a score for every required factor
     partial: dict[str, dict[str, str]] = field(default_factory=dict)
     """Response -> scores of some of them, and of others."""
-    students: set[str] = field(default_factory=set)
-    """Students of whom it has scored anything."""
-    marked: Counter[str] = field(default_factory=Counter)
-    """How often evaluations of an id were marked as failed."""
+    students: set[str] = field(default_factory=set)  # students of whom it has scored anything
+    marked: Counter[str] = field(default_factory=Counter)  # how often evaluations of an id were marked as failed
 
     def factors_of(self, item: ItemMark | None) -> tuple[str, ...]:
         """Return the factors of answers to an item, which has only the labels that it was made with."""
@@ -195,7 +190,7 @@ async def evaluate(stage: Stage) -> Outcome:
     outcome = await each_model(stage, _PHASE, at_work, work, by_item=True)
     pairwise = [task for task in stage.config.tasks if task.evaluation_mode == "pairwise"]
     if pairwise and stage.halted is None:
-        from coeval.phases.pairwise import compare_all  # it brings NumPy  # it brings NumPy
+        from coeval.phases.pairwise import compare_all  # it brings NumPy
 
         outcome.add(await compare_all(stage, pairwise))
     is_whole = not outcome.stopped and not stage.limited and stage.only is None

@@ -168,8 +168,7 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, _Verdict], failure
 KINDS = {"pair": Kind(_read, _record, "pairwise")}
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-_Couple: TypeAlias = tuple[str, str]
-"""Two models, by name."""
+_Couple: TypeAlias = tuple[str, str]  # two models, by name
 _MEETINGS_PER_NEW_ONE = 5  # a round has a fifth of the meetings before it, and one for each model at least
 _PRIOR_SD = 2.0  # of ratings: one verdict must not make two models look far apart
 _PRIOR_TIES = 0.5  # comparisons of each model with the average that count as made
@@ -212,8 +211,7 @@ class Schedule:
         current = set(possible)
         self._earlier = {meeting: winner for meeting, winner in earlier.items() if meeting in current}
         self._limit = len(possible) if limit is None else min(limit, len(possible))
-        self.left = max(0, self._limit - len(self._earlier))
-        """Meetings still to come."""
+        self.left = max(0, self._limit - len(self._earlier))  # meetings still to come
 
     def everything(self) -> list[Meeting]:
         """Return the meetings still to come, without regard to ratings."""
@@ -235,8 +233,7 @@ class _Rounds:
         for meeting in reversed(order):  # the next one stands last, for `pop`
             self._waiting.setdefault((meeting.first, meeting.second), []).append(meeting)
         self._models = sorted({name for couple in self._waiting for name in couple})
-        self._counted: dict[Meeting, str] = {}
-        """Of the winners, those of the rounds so far."""
+        self._counted: dict[Meeting, str] = {}  # of the winners, those of the rounds so far
         self._planned = 0
 
     def next(self) -> list[Meeting]:
@@ -328,8 +325,7 @@ class Verdicts:
 
     winners: dict[Meeting, str] = field(default_factory=dict)
     """Winner by meeting, `model_a` standing for the first name."""
-    couples: set[_Couple] = field(default_factory=set)
-    """Models that it compared on any item."""
+    couples: set[_Couple] = field(default_factory=set)  # models that it compared on any item
     halves: dict[str, dict[str, str]] = field(default_factory=dict)
     """Id of a failed verdict -> order that was answered -> winner."""
 

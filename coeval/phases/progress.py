@@ -129,20 +129,14 @@ class Stage:
     store: Store
     asking: Asking
     log: Log
-    modes: Mapping[Phase, Mode]
-    """Of every phase, at this start of the run."""
-    only: frozenset[str] | None = None
-    """The models that phases 3 to 5 are confined to."""
+    modes: Mapping[Phase, Mode]  # of every phase, at this start of the run
+    only: frozenset[str] | None = None  # the models that phases 3 to 5 are confined to
     batching: Batching | None = None
     progress: Progress = field(default_factory=Progress)
-    claims: Claims | None = None
-    """Claims of this process on records of a run that others have joined."""
-    halted: str | None = None
-    """Why no model may be asked any more: the budget is used up."""
-    limited: bool = False
-    """A quota or the budget left something unasked in an earlier phase."""
-    cached: int = 0
-    """Replies from the cache so far."""
+    claims: Claims | None = None  # claims of this process on records of a run that others have joined
+    halted: str | None = None  # why no model may be asked any more: the budget is used up
+    limited: bool = False  # a quota or the budget left something unasked in an earlier phase
+    cached: int = 0  # replies from the cache so far
 
     async def ask(self, call: Call) -> Reply:
         """Return the reply to a call. Raise CallError if there is none."""
@@ -163,16 +157,11 @@ class Stage:
 class Outcome:
     """The outcome of a phase, or of a part of it."""
 
-    expected: int = 0
-    """Records that were missing."""
-    stored: int = 0
-    """Of those, now there."""
-    failed: int = 0
-    """Of those, without a usable answer."""
-    stopped: dict[str, str] = field(default_factory=dict)
-    """Model -> the quota or budget that stopped it."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Model -> why its provider refuses it."""
+    expected: int = 0  # records that were missing
+    stored: int = 0  # of those, now there
+    failed: int = 0  # of those, without a usable answer
+    stopped: dict[str, str] = field(default_factory=dict)  # model -> the quota or budget that stopped it
+    refused: dict[str, str] = field(default_factory=dict)  # model -> why its provider refuses it
 
     @property
     def complete(self) -> bool:

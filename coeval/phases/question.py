@@ -34,8 +34,7 @@ class Question:
     model: str
     task: str
     # JSON, so that a batch job can outlive the process that submitted it.
-    context: Mapping[str, Any]
-    """The parts of the record besides the answers; `id` is the record's."""
+    context: Mapping[str, Any]  # the parts of the record besides the answers; `id` is the record's
     prompts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Part -> prompt; the only part of most questions is `""`."""
     first_attempt: int = 0
@@ -77,30 +76,25 @@ class Question:
 class Settled:
     """The outcome of a question."""
 
-    record: dict[str, Any] | None
-    """The stored record, if any."""
-    failures: Mapping[str, str]
-    """Part -> why it has no usable answer."""
+    record: dict[str, Any] | None  # the stored record, if any
+    failures: Mapping[str, str]  # part -> why it has no usable answer
 
 
 @dataclass(frozen=True)
 class Kind:
     """How answers become records of one kind."""
 
-    read: Callable[[Mapping[str, Any], str, str], Any]
-    """Parses (context, part, text); raises MalformedAnswerError."""
+    read: Callable[[Mapping[str, Any], str, str], Any]  # parses (context, part, text); raises MalformedAnswerError
     record: Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, str]], dict[str, Any] | None]
     """Makes the record of (context, parsed answer by part, failure by part); None: nothing is stored."""
-    stored: str
-    """Kind of record; see `coeval.storage.run.RECORD_FOLDERS`."""
+    stored: str  # kind of record; see `coeval.storage.run.RECORD_FOLDERS`
     weigh: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
     """Weighs (context, parsed answer, first tokens) by the tokens' probabilities."""
     conflict: Callable[[Store, Mapping[str, Any], Any], str | None] | None = None
     """Returns why a parsed answer cannot stand beside what is stored, for (store, context, parsed answer)."""
 
 
-Apply: TypeAlias = Callable[[Question, Mapping[str, ReplyOrError]], Settled]
-"""Makes and stores a record."""
+Apply: TypeAlias = Callable[[Question, Mapping[str, ReplyOrError]], Settled]  # makes and stores a record
 
 
 class Batching(Protocol):

@@ -38,21 +38,16 @@ _SLIM = frozenset((*_NAMES, "id", "datapoint_id", "response_id", "scores"))
 class Stored:
     """The valid records of a run, counted by model; each id once."""
 
-    attributes: set[tuple[str, str]] = field(default_factory=set)
-    """(task, target or nuanced)."""
+    attributes: set[tuple[str, str]] = field(default_factory=set)  # (task, target or nuanced)
     rubrics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    items: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(task, teacher)."""
-    responses: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """(task, teacher, student)."""
+    items: Counter[tuple[str, str]] = field(default_factory=Counter)  # (task, teacher)
+    responses: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (task, teacher, student)
     scores: dict[tuple[str, str, str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """(task, teacher, student, judge) -> factor -> answers with a score for it."""
     pairs: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
     """(task, teacher, judge, student, student), the students in order of their names."""
-    completed: tuple[str, ...] = ()
-    """Phases that are complete."""
-    settled: tuple[str, ...] = ()
-    """These, and phases that were kept as they are."""
+    completed: tuple[str, ...] = ()  # phases that are complete
+    settled: tuple[str, ...] = ()  # these, and phases that were kept as they are
 
 
 def read_stored(run: Run) -> Stored:
@@ -154,12 +149,9 @@ TOKENS: Mapping[str, Tokens] = {
     "pairwise": Tokens(780, 10),
 }
 """Assumed for each phase."""
-_RATIONALE_TOKENS = 60
-"""Further tokens of an answer with a rationale."""
-_PASSAGE_TOKENS = 600
-"""Further tokens of a question with a passage of a document."""
-_UNKNOWN_FACTORS = 4
-"""Assumed of a rubric that teachers have yet to write."""
+_RATIONALE_TOKENS = 60  # further tokens of an answer with a rationale
+_PASSAGE_TOKENS = 600  # further tokens of a question with a passage of a document
+_UNKNOWN_FACTORS = 4  # assumed of a rubric that teachers have yet to write
 Key = TypeVar("Key")
 
 

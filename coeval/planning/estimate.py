@@ -25,11 +25,9 @@ from p2l.common.text_table import text_table
 class Speed:
     """The speed of a model, usual for its provider or measured with a few small questions."""
 
-    latency_s: float
-    """Seconds of a short answer."""
+    latency_s: float  # seconds of a short answer
     tokens_per_second: float
-    error: str | None = None
-    """Why the measurement failed."""
+    error: str | None = None  # why the measurement failed
 
     def seconds(self, output_tokens: float) -> float:
         """Return the seconds of a call by the tokens of its answer."""
@@ -144,8 +142,7 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(text_table(head, rows, left=left, joined_rule=True))
 
 
-BATCH_SECONDS = 3600.0
-"""Assumed for a batch job; providers promise a day and mostly need less than an hour."""
+BATCH_SECONDS = 3600.0  # assumed for a batch job; providers promise a day and mostly need less than an hour
 
 
 async def estimate(

@@ -36,8 +36,7 @@ from p2l.common.files import atomic_path, bounded_lines, parse_json
 class Gap:
     """Missing records of a model."""
 
-    kind: str
-    """Kind of record; see `coeval.storage.run.RECORD_FOLDERS`."""
+    kind: str  # kind of record; see `coeval.storage.run.RECORD_FOLDERS`
     task: str
     model: str
     missing: int
@@ -74,12 +73,9 @@ class _Present:
     run: Run
     task: Mapping[str, Any]
     items: Mapping[str, ItemMark]
-    by_teacher: Mapping[str, Collection[str]]
-    """Teacher -> ids of its items."""
-    by_student: Mapping[str, Mapping[str, AnswerMark]]
-    """Student -> its answers to the current items."""
-    answers: Mapping[str, AnswerMark]
-    """Those of the configured students."""
+    by_teacher: Mapping[str, Collection[str]]  # teacher -> ids of its items
+    by_student: Mapping[str, Mapping[str, AnswerMark]]  # student -> its answers to the current items
+    answers: Mapping[str, AnswerMark]  # those of the configured students
 
     @property
     def name(self) -> str:
@@ -299,8 +295,7 @@ class Inspection:
     valid: set[str] = field(default_factory=set)
     marks: dict[str, Any] = field(default_factory=dict, repr=False)
     """Id of a valid item or answer -> the mark of its texts."""
-    bad: list[_BadLine] = field(default_factory=list)
-    """Unusable lines whose record is nowhere else."""
+    bad: list[_BadLine] = field(default_factory=list)  # unusable lines whose record is nowhere else
     gaps: list[Gap] = field(default_factory=list)
 
     @property

@@ -26,8 +26,7 @@ from coeval.parsing import MalformedAnswerError, read_object
 from coeval.schema import Config, Model
 from p2l.common.cli import nearest
 
-Ask = Callable[[str], str]
-"""Shows a question and returns the answer; raises EOFError where nobody answers any more."""
+Ask = Callable[[str], str]  # shows a question and returns the answer; raises EOFError where nobody answers any more
 Say = Callable[[str], None]
 JSON = dict[str, Any]
 _ATTEMPTS = 3

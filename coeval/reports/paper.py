@@ -36,10 +36,8 @@ class PaperTable:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-_Figure: TypeAlias = tuple[float | None, float | None, float | None]
-"""A figure with its limits."""
-_Columns: TypeAlias = Sequence[tuple[str, Mapping[str, _Figure]]]
-"""Heading -> name -> figure."""
+_Figure: TypeAlias = tuple[float | None, float | None, float | None]  # a figure with its limits
+_Columns: TypeAlias = Sequence[tuple[str, Mapping[str, _Figure]]]  # heading -> name -> figure
 _ABOUT_INTERVALS = "95 \\% confidence intervals are over prompts, near duplicates counting once"
 
 

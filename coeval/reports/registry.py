@@ -26,8 +26,7 @@ class ReportEntry:
     about: str = ""  # what it answers
     finding: str = ""  # function that returns the sentences a page begins with; none: it has nothing to show
     dimensions: str = "student teacher judge task factor"  # that the page is filtered by
-    live: bool = False
-    """Filters compute figures anew, from sums of scores in the page; else they hide rows alone."""
+    live: bool = False  # filters compute figures anew, from sums of scores in the page; else they hide rows alone
     takes_settings: bool = False  # whether `build` takes `RobustSettings` too
 
     @property
@@ -145,10 +144,8 @@ _ENTRIES = (
     ),
     ReportEntry("complete-report", "a workbook of all figures (xlsx)", "analysis.coverage:complete_report"),
 )
-REPORTS = {entry.name: entry for entry in _ENTRIES}
-"""Subcommand -> report, in the order of the portal."""
-PAGES = {entry.folder: entry for entry in _ENTRIES if entry.context}
-"""Folder -> report that has a page."""
+REPORTS = {entry.name: entry for entry in _ENTRIES}  # subcommand -> report, in the order of the portal
+PAGES = {entry.folder: entry for entry in _ENTRIES if entry.context}  # folder -> report that has a page
 
 
 def build(name: str, loaded: LoadedRun, settings: RobustSettings | None = None) -> Report:

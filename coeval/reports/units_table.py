@@ -21,8 +21,7 @@ from p2l.common.spreadsheets import to_cells
 
 _ROWS_PER_BATCH = 65_536  # so that a table of millions of scores never lies in memory as a whole
 _NAMED = ("task", "teacher", "student", "judge", "factor")
-_Column = Callable[[slice], Any]
-"""Rows -> their values, as an Arrow array."""
+_Column = Callable[[slice], Any]  # rows -> their values, as an Arrow array
 
 
 def export_units(loaded: LoadedRun, path: Path, *, form: str, attributes: str = "columns") -> int:

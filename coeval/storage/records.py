@@ -24,10 +24,8 @@ from typing import Any, NamedTuple
 
 from p2l.common.files import atomic_path, bounded_lines, parse_json
 
-OnBad = Callable[[Path, int, str], None]
-"""Receives a line that is not a record: file, line number from 1, reason."""
-LONGEST_RECORD = 256 << 20
-"""Bytes of a line, more than the longest answer can become."""
+OnBad = Callable[[Path, int, str], None]  # receives a line that is not a record: file, line number from 1, reason
+LONGEST_RECORD = 256 << 20  # bytes of a line, more than the longest answer can become
 _BLOCK_BYTES = 1 << 16
 
 
@@ -211,18 +209,15 @@ class ItemMark(NamedTuple):
     """Digests of an item's texts."""
 
     prompt: str
-    seen: str
-    """Digest of the texts that a judge sees: prompt, reference answer, attributes."""
-    attributes: tuple[str, ...]
-    """Names of the target attributes that it was made with."""
+    seen: str  # digest of the texts that a judge sees: prompt, reference answer, attributes
+    attributes: tuple[str, ...]  # names of the target attributes that it was made with
 
 
 class AnswerMark(NamedTuple):
     """Digest and time of an answer."""
 
     text: str
-    at: str
-    """Time of the answer; empty if unknown."""
+    at: str  # time of the answer; empty if unknown
 
 
 def item_mark(item: Mapping[str, Any]) -> ItemMark:
@@ -291,11 +286,9 @@ class Item:
     task: str
     teacher: str
     attributes: Mapping[str, str]
-    prompt_key: bytes
-    """Digest of the prompt, by which two runs recognise a datapoint they share."""
+    prompt_key: bytes  # digest of the prompt, by which two runs recognise a datapoint they share
     mark: ItemMark
-    cluster: int = -1
-    """Code of the prompt that it has, or nearly has (`coeval.duplicates`)."""
+    cluster: int = -1  # code of the prompt that it has, or nearly has (`coeval.duplicates`)
 
 
 @dataclass(frozen=True)

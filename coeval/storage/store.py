@@ -33,8 +33,7 @@ class Store:
         self.run = run
         self._is_shared = is_shared
         self.appended = 0
-        self.stored = 0
-        """Of the appended records, those that are on the disk."""
+        self.stored = 0  # of the appended records, those that are on the disk
         self.shared: dict[Any, Any] = {}
         """State that the records of this start share, such as the prompts of a teacher's items."""
         self._files: OrderedDict[Path, int] = OrderedDict()
@@ -178,14 +177,10 @@ class Log:
         else:
             print(text, file=stream, flush=True)
 
-    debug = partialmethod(write, "DEBUG")
-    """Log what helps to find a fault."""
-    info = partialmethod(write, "INFO")
-    """Log what happens."""
-    warning = partialmethod(write, "WARNING")
-    """Log what is missing afterwards, or costs more."""
-    error = partialmethod(write, "ERROR")
-    """Log what makes the exit code 1."""
+    debug = partialmethod(write, "DEBUG")  # log what helps to find a fault
+    info = partialmethod(write, "INFO")  # log what happens
+    warning = partialmethod(write, "WARNING")  # log what is missing afterwards, or costs more
+    error = partialmethod(write, "ERROR")  # log what makes the exit code 1
 
 
 def _keep(path: Path, line: str) -> None:

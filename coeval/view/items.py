@@ -34,8 +34,7 @@ from coeval.storage.run import RECORD_FOLDERS, Run
 from p2l.common.report.tables import number_text
 
 _MAX_CHARACTERS_OF_TEXT = 100_000  # that a page shows; the rest is in the file of the run
-APART = 0.5
-"""Distance of two judges' scores that pages point at: a level."""
+APART = 0.5  # distance of two judges' scores that pages point at: a level
 _WORDS = {value: name.capitalize() for name, value in LEVELS.items()}
 
 

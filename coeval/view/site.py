@@ -39,8 +39,7 @@ from p2l.common.pages import asset_content, asset_url, interval_svg, meta_policy
 from p2l.common.report.tables import number_text, render
 
 _LISTED = 50  # items of a page of the list
-PART, TEXTS = 500, 50
-"""Items of a file of scores, and of a file of texts."""
+PART, TEXTS = 500, 50  # items of a file of scores, and of a file of texts
 _SNIPPET_LETTERS = 240  # characters of a prompt in a list
 _STUDENTS_LISTED = 8  # students whose scores a list shows where none is chosen: the first of the ranking
 _ASSETS = ("page.css", "view.css", "view.js", "icon.svg", "LICENCES.txt")
