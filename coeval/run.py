@@ -295,18 +295,16 @@ async def _run_phases(stage: Stage, meta: Meta) -> int:
             hint += ", but not where Keep is written"
         log.info(f"run {status}: {stage.run.folder}, ${meta.spent_usd:.4f} spent{hint}")
     else:
-        _log_part(stage, meta.spent_usd, is_failed=failed)
+        # Say what the run still lacks: a process for some models does not know whether it is complete.
+        from coeval.planning.gaps import missing_text
+
+        who = ", ".join(sorted(stage.only or ()))
+        missing = missing_text(stage.run)
+        state = (
+            f"the run still lacks {missing}" if missing else "the run lacks nothing; `--continue` marks it completed"
+        )
+        stage.log.info(f"{who} {'failed in part' if failed else 'done'}, ${meta.spent_usd:.4f} spent by all; {state}")
     return int(failed)
-
-
-def _log_part(stage: Stage, spent: float, *, is_failed: bool) -> None:
-    """Say what the run still lacks: a process for some models does not know whether it is complete."""
-    from coeval.planning.gaps import missing_text
-
-    who = ", ".join(sorted(stage.only or ()))
-    missing = missing_text(stage.run)
-    state = f"the run still lacks {missing}" if missing else "the run lacks nothing; `--continue` marks it completed"
-    stage.log.info(f"{who} {'failed in part' if is_failed else 'done'}, ${spent:.4f} spent by all; {state}")
 
 
 async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:

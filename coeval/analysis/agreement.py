@@ -196,8 +196,13 @@ def peers(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
 
 def is_degenerate(loaded: LoadedRun) -> bool:
     """Return whether at most one judge that is a model scored enough."""
+    return len(_judging_models(loaded)) <= 1
+
+
+def _judging_models(loaded: LoadedRun) -> list[int]:
+    """Return the judges that are models and scored enough."""
     enough = peers(loaded)
-    return len([judge for judge, kind in enumerate(loaded.kinds) if kind == "model" and enough[judge]]) <= 1
+    return [judge for judge, kind in enumerate(loaded.kinds) if kind == "model" and enough[judge]]
 
 
 def judge_pairs(loaded: LoadedRun) -> tuple[_JudgePair, ...]:
@@ -367,9 +372,7 @@ def overall_reliability(loaded: LoadedRun) -> Reliability:
 
 def _model_scores(loaded: LoadedRun) -> tuple[Floats, Codes]:
     """Return the scores of the judges that are models and scored enough, (P, judges), and their clusters, (P,)."""
-    enough = peers(loaded)
-    chosen = [j for j, kind in enumerate(loaded.kinds) if kind == "model" and enough[j]]
-    return loaded.pairs.scores[:, chosen], loaded.clusters[loaded.pairs.datapoint]
+    return loaded.pairs.scores[:, _judging_models(loaded)], loaded.clusters[loaded.pairs.datapoint]
 
 
 def _reliability(scope: str, value: str, scores: Floats, clusters: npt.NDArray[Any]) -> Reliability:

@@ -36,8 +36,7 @@ class _SelfPreferenceRow:
     peers: Annotated[float, Shown("peers give it", digits=3)]
     others_gap: Annotated[float, Shown("lead on others", "how far it lies above its peers on answers of others", 3)]
     preference: Annotated[
-        float,
-        toned("preference", "its lead over peers on its own answers, less the same on answers of others"),
+        float, toned("preference", "its lead over peers on its own answers, less the same on answers of others")
     ]
     lower: float
     upper: float
@@ -202,18 +201,7 @@ def self_preference_rows(loaded: LoadedRun) -> tuple[_SelfPreferenceRow, ...]:
         others = np.arange(len(loaded.judges)) != judge
         lead = _preference(loaded, judge, scores[:, others], own, ~own)
         if lead is not None:
-            rows.append(
-                _SelfPreferenceRow(
-                    judge=name,
-                    units=lead.units,
-                    own=lead.own,
-                    peers=lead.peers,
-                    others_gap=lead.others_gap,
-                    preference=lead.preference,
-                    lower=lead.lower,
-                    upper=lead.upper,
-                )
-            )
+            rows.append(_SelfPreferenceRow(judge=name, **lead._asdict()))
     return tuple(rows)
 
 

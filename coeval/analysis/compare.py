@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from coeval.analysis.records import Skipped
 from coeval.analysis.statistics import Codes, Floats, t_limits, two_sided
@@ -69,7 +70,10 @@ def _shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[_SharedSco
         if not shared:
             continue
         if basis == _SCORES:
-            values = [_scores(loaded, shared) for loaded in (before, after)]
+            values = [
+                by_datapoint(loaded.with_units(loaded.units.where(_is_shared(loaded, shared))))
+                for loaded in (before, after)
+            ]
             common, missing = _in_both(before, after, shared)
             left_out += missing
         else:
@@ -138,10 +142,10 @@ def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) ->
         yield _LeftOut(run, basis, kind, name, count)
 
 
-def _scores(loaded: LoadedRun, shared: set[_Part]) -> Floats:
+def _is_shared(loaded: LoadedRun, shared: set[_Part]) -> npt.NDArray[np.bool_]:
+    """Return which units are of parts that both runs have, (U,)."""
     parts, place = _parts(loaded)
-    is_shared = np.array([part in shared for part in parts], dtype=bool)[place]
-    return by_datapoint(loaded.with_units(loaded.units.where(is_shared)))
+    return np.array([part in shared for part in parts], dtype=bool)[place]
 
 
 def _in_both(before: LoadedRun, after: LoadedRun, shared: set[_Part]) -> tuple[list[Floats], list[_LeftOut]]:
@@ -163,8 +167,7 @@ def _in_both(before: LoadedRun, after: LoadedRun, shared: set[_Part]) -> tuple[l
 
 def _score_keys(loaded: LoadedRun, shared: set[_Part]) -> dict[tuple[_Point, str, str, str], int]:
     """Return (datapoint, student, judge, factor) -> unit of the scores that the runs share by kind."""
-    parts, place = _parts(loaded)
-    is_shared = np.array([part in shared for part in parts], dtype=bool)[place]
+    is_shared = _is_shared(loaded, shared)
     points = list(zip(loaded.datapoints, loaded.prompt_keys, strict=True))
     units = loaded.units
     columns = (units.datapoint, units.student, units.judge, units.factor)

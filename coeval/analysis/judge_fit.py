@@ -232,15 +232,6 @@ def _loadings(correlation: Floats, count: Floats) -> Floats:
     return r
 
 
-def _correlations(covariance: Floats) -> Floats:
-    """Return correlations of covariances (..., J, J), NaN where a judge does not vary."""
-    sd = np.sqrt(np.maximum(np.einsum("...jj->...j", covariance), 0.0))
-    scale = sd[..., :, None] * sd[..., None, :]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: Floats = np.where(scale > 1e-9, np.clip(covariance / scale, -1.0, 1.0), np.nan)
-    return result
-
-
 def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
     """Estimate the judges from the scores that count (steps 1 and 2)."""
     slope, influence = _length_slopes(table, counts)
@@ -249,7 +240,11 @@ def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
     covariance = products.covariance()
     variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))
     variance = np.where(variance < 1e-9, 0.0, variance)
-    reliability = _loadings(_correlations(covariance), products.count.sum(axis=0)) * (variance > 0)
+    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    scale = sd[:, None] * sd
+    with np.errstate(invalid="ignore", divide="ignore"):  # a judge that does not vary has no correlation
+        correlation = np.where(scale > 1e-9, np.clip(covariance / scale, -1.0, 1.0), np.nan)
+    reliability = _loadings(correlation, products.count.sum(axis=0)) * (variance > 0)
     sharpness, noise = reliability * np.sqrt(variance), variance * np.maximum(1.0 - reliability**2, LEAST_NOISE)
     judges = JudgeFit(
         sharpness=sharpness, noise=noise, reliability=reliability, slope=slope, slope_influence=influence, beta=0.0

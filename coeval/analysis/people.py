@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 
 from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows
-from coeval.analysis.records import LEVELS, Skipped
+from coeval.analysis.records import LEVEL_WORDS, Skipped
 from coeval.analysis.statistics import Codes, Floats, Summaries, group_means
 from coeval.analysis.students import ranked
 from coeval.analysis.tables import ItemCount, JudgeName, Rank, ScoreCount, Shown, StudentName, estimated
@@ -80,7 +80,6 @@ _MIN_ITEMS_OF_MAP = 10  # a map of fewer is a guess
 _CALIBRATED = "mean of what the judges' scores are worth, on all answers; 95 % interval"
 _DRAWS = 200
 _NORMAL_QUANTILE = 1.959964
-_WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
             name for code, name in enumerate(loaded.judges) if all(judge.code != code for judge in judges)
         ),
         agreement=agreement_rows(loaded, annotations),
-        judges=tuple(_summary(judge) for judge in judges),
+        judges=tuple(map(_summary, judges)),
         maps=tuple(row for judge in judges for row in _map_rows(judge)),
         students=_students(loaded, pairs, judges),
     )
@@ -259,7 +258,7 @@ def _map_rows(judge: _Judge) -> Iterator[_MapRow]:
             judge=judge.name,
             factor=judge.factor_name,
             score=score,
-            level=_WORDS.get(score, "") if levels else "",
+            level=LEVEL_WORDS.get(score, "") if levels else "",
             pairs=int(judge.map.counts[at[0]]) if met else 0,
             people=float(judge.map.means[at[0]]) if met else None,
             lower=float(means.lower[at[0]]) if sure else None,
@@ -278,7 +277,8 @@ def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tup
     norm = np.concatenate([judge.units.norm for judge in judges])
     worth = np.concatenate([judge.map(judge.units.norm) for judge in judges])
     cluster = loaded.clusters[point]
-    raw, calibrated = group_means(student, norm, cluster, size), group_means(student, worth, cluster, size)
+    raw = group_means(student, norm, cluster, size)
+    calibrated = group_means(student, worth, cluster, size)
     # Two variances add up: which items the run has, and which of them people scored.
     widths = np.hypot((calibrated.upper - calibrated.lower) / 2, _NORMAL_QUANTILE * _map_errors(pairs, judges, size))
     people, gaps = _beside_people(loaded, pairs, judges)

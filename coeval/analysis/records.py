@@ -206,6 +206,7 @@ def _map(value: object) -> Mapping[str, Any]:
 
 
 LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}  # level -> score
+LEVEL_WORDS = {value: name.capitalize() for name, value in LEVELS.items()}  # score -> the word for it
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
 _MAX_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
 _Parsed = TypeVar("_Parsed")
@@ -281,7 +282,17 @@ def read_run(run: Run, info: RunInfo) -> Records:
     answers = _last_valid(run, "response_collection", skips, counts, lambda record: _answer(record, with_text), items)
     judgements = _judgements(run, items, answers, skips, counts)
     for judgement in judgements:
-        _join(judgement, items, answers)
+        # Fill in task, teacher and student from response and datapoint, else from the ids.
+        answer = answers.get(judgement.response)
+        if answer is not None:
+            judgement.datapoint, judgement.student = answer.datapoint, answer.student
+        judgement.datapoint = judgement.datapoint or judgement.response.rpartition("__")[0]
+        judgement.student = judgement.student or judgement.response.rpartition("__")[2]
+        item = items.get(judgement.datapoint)
+        if item is not None:
+            judgement.task, judgement.teacher = item.task, item.teacher
+        judgement.task = judgement.task or _part(judgement.response, 0)
+        judgement.teacher = judgement.teacher or _part(judgement.response, 1)
         judgement.code = _check(judgement, items, answers, info)
         if judgement.code and not judgement.failed:
             skips.note(judgement.code, f"{judgement.response}__{judgement.judge}")
@@ -432,20 +443,6 @@ def _merge(
 def _shared(names: frozenset[str]) -> frozenset[str]:
     """Return the first of equal sets: most judgements have the same factors."""
     return names
-
-
-def _join(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer]) -> None:
-    """Fill in task, teacher and student from response and datapoint, else from the ids."""
-    answer = answers.get(judgement.response)
-    if answer is not None:
-        judgement.datapoint, judgement.student = answer.datapoint, answer.student
-    judgement.datapoint = judgement.datapoint or judgement.response.rpartition("__")[0]
-    judgement.student = judgement.student or judgement.response.rpartition("__")[2]
-    item = items.get(judgement.datapoint)
-    if item is not None:
-        judgement.task, judgement.teacher = item.task, item.teacher
-    judgement.task = judgement.task or _part(judgement.response, 0)
-    judgement.teacher = judgement.teacher or _part(judgement.response, 1)
 
 
 def _check(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer], info: RunInfo) -> str:

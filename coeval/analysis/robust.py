@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from coeval.analysis.agreement import JudgeRow, judge_rows, ranked_judges
 from coeval.analysis.judge_tests import CONSTANT, RANDOM, judge_scales
+from coeval.analysis.records import LEVEL_WORDS
 from coeval.analysis.statistics import Codes, Floats, Summaries
 from coeval.analysis.students import StudentCell, cells_of, ranked, weighted_means
 from coeval.analysis.tables import ItemCount, Rank, Shown, StudentName, TeacherName, barred, estimated
@@ -86,11 +87,6 @@ _REWARDS = {
     "wpa": f"WPA rewards saying the same of all; {_BY_KAPPA}",
     "kappa": "more judges are needed, or others",
 }
-_UNDEFINED = {
-    "kappa": "no two judges scored the same (answer, factor), so none agrees with another",
-    "spa": "no two judges scored the same (answer, factor), so none agrees with another",
-    "wpa": "no two judges scored the same (answer, factor), so none agrees with another",
-}
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,11 @@ def _robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> _Robu
     top = tuple(row.teacher for row in teachers[: math.ceil(len(teachers) / 2)])
     pairs = _asked(loaded, codes)
     candidate = np.isin(pairs.teacher, [loaded.teachers.index(name) for name in top])
-    fractions = _fractions(pairs.where(candidate), settings)
+    # Each candidate's share of pairs that are consistent.
+    rows = pairs.where(candidate)
+    points, place = np.unique(rows.datapoint, return_inverse=True)
+    shares = Summaries(place, _consistent(rows.scores, settings).astype(np.float64), len(points)).mean
+    fractions = dict(zip(points.tolist(), shares.tolist(), strict=True))
     least = 1.0 if settings.agreement_threshold is None else settings.agreement_threshold
     robust = tuple(datapoint for datapoint, share in fractions.items() if share >= least - 1e-9)
     return _RobustSet(
@@ -165,14 +165,6 @@ def _asked(loaded: LoadedRun, judges: Sequence[int]) -> Pairs:
 def _kinds(table: Pairs | Units, size: int) -> Codes:
     """Return keys of (task, factor)."""
     return table.task * size + table.factor
-
-
-def _fractions(pairs: Pairs, settings: RobustSettings) -> dict[int, float]:
-    """Return datapoint -> share of its pairs that are consistent."""
-    consistent = _consistent(pairs.scores, settings).astype(np.float64)
-    points, codes = np.unique(pairs.datapoint, return_inverse=True)
-    shares = Summaries(codes, consistent, len(points)).mean
-    return dict(zip(points.tolist(), shares.tolist(), strict=True))
 
 
 def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool_]:
@@ -305,7 +297,7 @@ def _advice(chosen: _RobustSet, settings: RobustSettings) -> str:
     metric = settings.agreement_metric
     if not chosen.candidates:
         if chosen.judges and all(getattr(row, f"weighted_{metric}") is None for row in chosen.judges):
-            return f"no judge can be ranked: {_UNDEFINED[metric]}"
+            return "no judge can be ranked: no two judges scored the same (answer, factor), so none agrees with another"
         return "no item can be chosen: no judge with enough valid scores is there; look at `coverage-summary`"
     best = max(chosen.fractions.values())
     if settings.theta is not None:
@@ -324,7 +316,6 @@ def _number(value: float | None) -> str:
 # most judges of J* gave (of two that tie the lower), or the mean of a metric's numbers.
 
 _SCHEMA = "coeval-benchmark-v1"
-_LEVELS = {0.0: "Low", 0.5: "Medium", 1.0: "High"}
 _NESTED = ("sampled_target_attributes", "rubric", "student_scores", "judge_set")
 
 
@@ -346,7 +337,18 @@ def _benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -
     """Yield the items of the robust set as records, by id."""
     chosen, exported_at = _robust_set(loaded, settings), now()
     texts = _texts(loaded, {loaded.datapoints[point] for point in chosen.kept})
-    scores = _student_scores(loaded, chosen)
+    # Datapoint -> student -> factor -> level.
+    scores: dict[int, dict[str, dict[str, str]]] = {point: {} for point in chosen.kept}
+    pairs = chosen.pairs
+    for row in np.flatnonzero(np.isin(pairs.datapoint, chosen.kept)).tolist():
+        scored = ~np.isnan(pairs.scores[row])
+        judge_scores = pairs.scores[row][scored]
+        if len(judge_scores):
+            student, factor = loaded.students[pairs.student[row]], loaded.factors[pairs.factor[row]]
+            is_level = bool(pairs.is_level[row][scored].all())
+            scores[int(pairs.datapoint[row])].setdefault(student, {})[factor] = plurality(
+                judge_scores, is_level=is_level
+            )
     for point in chosen.kept:
         identity, task = loaded.datapoints[point], loaded.tasks[loaded.datapoint_task[point]]
         stored = read_json(loaded.run.rubric(task))
@@ -383,27 +385,11 @@ def _texts(loaded: LoadedRun, ids: set[str]) -> dict[str, dict[str, Any]]:
     return texts
 
 
-def _student_scores(loaded: LoadedRun, chosen: _RobustSet) -> dict[int, dict[str, dict[str, str]]]:
-    """Return datapoint -> student -> factor -> level."""
-    levels: dict[int, dict[str, dict[str, str]]] = {point: {} for point in chosen.kept}
-    pairs = chosen.pairs
-    for row in np.flatnonzero(np.isin(pairs.datapoint, chosen.kept)).tolist():
-        scored = ~np.isnan(pairs.scores[row])
-        judge_scores = pairs.scores[row][scored]
-        if len(judge_scores):
-            student, factor = loaded.students[pairs.student[row]], loaded.factors[pairs.factor[row]]
-            is_level = bool(pairs.is_level[row][scored].all())
-            levels[int(pairs.datapoint[row])].setdefault(student, {})[factor] = plurality(
-                judge_scores, is_level=is_level
-            )
-    return levels
-
-
 def plurality(scores: Floats, *, is_level: bool = True) -> str:
     """Return the most frequent level, the lower of two that tie; of numbers the mean, as text."""
     values, counts = np.unique(scores, return_counts=True)
     chosen = float(values[np.argmax(counts)])
-    return _LEVELS[chosen] if is_level and chosen in _LEVELS else f"{scores.mean():.4f}"
+    return LEVEL_WORDS[chosen] if is_level and chosen in LEVEL_WORDS else f"{scores.mean():.4f}"
 
 
 def _write_parquet(records: list[dict[str, Any]], path: Path) -> None:

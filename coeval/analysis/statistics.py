@@ -11,7 +11,7 @@ None is what has no value: no data, or raters that never vary. Shapes: N units, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -89,11 +89,18 @@ def icc(scores: Floats) -> tuple[float | None, float | None]:
     error = (residual**2).sum() / ((n - 1) * (k - 1))
     single = rows + (k - 1) * error + k * (columns - error) / n
     average = rows + (columns - error) / n
-    return _ratio(rows - error, single), _ratio(rows - error, average)
+    single_icc, average_icc = (
+        float((rows - error) / below) if abs(below) > 1e-12 else None for below in (single, average)
+    )
+    return single_icc, average_icc
 
 
-def _ratio(above: float, below: float) -> float | None:
-    return float(above / below) if abs(below) > 1e-12 else None
+def with_limits(name: str, figures: Iterable[float]) -> dict[str, Any]:
+    """Return an estimate and its limits as the fields NAME, NAME_lower and NAME_upper; None where it has no value."""
+    fields = (name, f"{name}_lower", f"{name}_upper")
+    return {
+        field: float(figure) if math.isfinite(figure) else None for field, figure in zip(fields, figures, strict=True)
+    }
 
 
 def mid_ranks(values: Floats) -> Floats:

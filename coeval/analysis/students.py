@@ -33,6 +33,7 @@ from coeval.analysis.statistics import (
     jackknife_sums,
     score_limits,
     two_sided,
+    with_limits,
 )
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, StudentName, TaskName, barred, estimated, named
 from coeval.analysis.units import LoadedRun, Pairs, Report, Units, once, score_weights
@@ -40,8 +41,6 @@ from coeval.analysis.variance import PairPower, VarianceRow, pair_power, varianc
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
 
 _MACRO = "mean of the tasks' means: no task counts more for having more factors"
-
-
 _FIT = "fitted with judges and items: what judges, by what they can tell, give it on the average item"
 _CONTROLLED = "the score that it would have if its answers were as long as those of others"
 
@@ -197,7 +196,7 @@ def ranked(loaded: LoadedRun, students: Summaries) -> list[int]:
 
 
 SIGNIFICANT = 0.05
-_Figures: TypeAlias = tuple[float | None, float | None, float | None]
+_NO_ESTIMATE = (math.nan,) * 3  # figure, lower and upper limit
 
 
 def student_report(loaded: LoadedRun) -> StudentReport:
@@ -238,22 +237,18 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     for rank, code in enumerate(order, start=1):
         mine = units.student == code
         mean, lower, upper = overall.estimate(code)
-        fair: _Figures = without_self.estimate(code) if without_self.n[code] else (None, None, None)
         rows.append(
             StudentRow(
                 rank=rank,
                 student=loaded.students[code],
-                **{name: _number(values[code]) for name, values in zip(_FITTED, (*fitted, *controlled), strict=True)},
+                **with_limits("fit", (values[code] for values in fitted)),
+                **with_limits("length_controlled", (values[code] for values in controlled)),
                 length_rank=by_length.index(code) + 1 if code in by_length else None,
                 mean=mean,
                 lower=lower,
                 upper=upper,
-                macro=float(macro[0][code]),
-                macro_lower=float(macro[1][code]),
-                macro_upper=float(macro[2][code]),
-                without_self=fair[0],
-                without_self_lower=fair[1],
-                without_self_upper=fair[2],
+                **with_limits("macro", (values[code] for values in macro)),
+                **with_limits("without_self", without_self.estimate(code) if without_self.n[code] else _NO_ESTIMATE),
                 composite=1.0 + 4.0 * mean,
                 valid_evals=int(overall.n[code]),
                 responses=len(np.unique(units.response[mine])),
@@ -262,13 +257,6 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
             )
         )
     return tuple(rows)
-
-
-_FITTED = ("fit", "fit_lower", "fit_upper", *(f"length_controlled{end}" for end in ("", "_lower", "_upper")))
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 _Scores: TypeAlias = tuple[Floats, Floats, Floats]  # scores of students with their limits, each (S,)
@@ -301,9 +289,7 @@ def task_rows(loaded: LoadedRun) -> tuple[_TaskFit, ...]:
                 task=task,
                 rank=rank,
                 student=loaded.students[code],
-                fit=float(score[code]),
-                fit_lower=float(lower[code]),
-                fit_upper=float(upper[code]),
+                **with_limits("fit", (score[code], lower[code], upper[code])),
             )
             for rank, code in enumerate(codes, start=1)
         ]
@@ -390,15 +376,12 @@ def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
     for (a, b), (test, of), (means, of_means), chance in zip(pairs, tests, plain, corrected.tolist(), strict=True):
         sign = 1.0 if test.difference >= 0 else -1.0
         better, worse = (a, b) if sign > 0 else (b, a)
-        fit_lower, fit_upper = test.limits(of, sign)
         lower, upper = means.limits(of_means, sign)
         rows.append(
             StudentPair(
                 better=loaded.students[better],
                 worse=loaded.students[worse],
-                fit=sign * test.difference,
-                fit_lower=fit_lower,
-                fit_upper=fit_upper,
+                **with_limits("fit", (sign * test.difference, *test.limits(of, sign))),
                 difference=sign * means.difference,
                 lower=lower,
                 upper=upper,

@@ -168,19 +168,18 @@ def write_tables(report: object, folder: Path) -> list[Path]:
     """Write `report.json` and a CSV file for each table and return the paths. Raise InputError if it fails."""
     text = json.dumps(plain(report), ensure_ascii=False, separators=(",", ":"))
     paths = [_write(folder / "report.json", text + "\n")]
-    return paths + [_write(folder / f"{name}.csv", _csv(rows)) for name, rows in _tables_of(report)]
+    for table, rows in _tables_of(report):
+        names = _field_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
+        columns = [_texts(rows, name) for name in names]
+        lines = [",".join(names), *map(",".join, zip(*columns, strict=True)), ""]
+        paths.append(_write(folder / f"{table}.csv", "\r\n".join(lines)))
+    return paths
 
 
 def _write(path: Path, text: str) -> Path:
     with atomic_path(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "replace"))  # replies may hold a lone surrogate
     return path
-
-
-def _csv(rows: Rows) -> str:
-    names = _field_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
-    columns = [_texts(rows, name) for name in names]
-    return "\r\n".join([",".join(names), *map(",".join, zip(*columns, strict=True)), ""])
 
 
 def _texts(rows: Rows, name: str) -> list[str]:

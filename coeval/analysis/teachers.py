@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from coeval.analysis.fit import Fit, fit_run
 from coeval.analysis.judge_fit import item_products
-from coeval.analysis.statistics import Floats, Summaries, jackknife_sums
+from coeval.analysis.statistics import Floats, Summaries, jackknife_sums, with_limits
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred, estimated
 from coeval.analysis.units import DEFAULTS, LoadedRun, Pairs, Report, RobustSettings, once
 
@@ -106,12 +106,8 @@ def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ..
         TeacherRow(
             rank=rank,
             teacher=loaded.teachers[teacher],
-            separation=_number(clean["separation"][teacher, 0]),
-            separation_lower=_number(clean["separation"][teacher, 1]),
-            separation_upper=_number(clean["separation"][teacher, 2]),
-            spread=_number(clean["spread"][teacher, 0]),
-            spread_lower=_number(clean["spread"][teacher, 1]),
-            spread_upper=_number(clean["spread"][teacher, 2]),
+            **with_limits("separation", clean["separation"][teacher]),
+            **with_limits("spread", clean["spread"][teacher]),
             **{name: float(values[teacher]) for name, values in figures.items()},
             root_v1=float(np.sqrt(figures["v1"][teacher])),
             items=int(items[teacher]),
@@ -122,10 +118,6 @@ def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ..
 
 
 _CLEAN = ("separation", "spread")
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 @once

@@ -128,7 +128,19 @@ class _Settling:
                 await asyncio.sleep(0)
         for path in filter(Path.exists, self._paths):  # the records reach the disk before the job is forgotten
             sync_path(path)
-        return self._finish()
+        # The job goes last, once its records are stored and its cost is settled; what asks again takes its place.
+        context, job = self._context, self._job
+        again = self._again.close() if self._again is not None else None
+        context.charges.settle(job, self._counts.pop("unasked", 0), self._usd)
+        if again is None:
+            context.pending.remove(job)
+        else:
+            context.pending.put(again, instead=job)
+        context.charges.forget(job)
+        words = ("answered", "failed", "asked again")
+        counts = ", ".join(f"{self._counts[word]} {word}" for word in words if self._counts[word]) or "nothing new"
+        context.tell(job, f"batch job {job.batch_id} {self._state.status}: {counts}, ${self._usd:.4f}")
+        return again
 
     def _index(self) -> Mapping[str, int]:
         """Return the offset of each request's result in the file."""
@@ -233,21 +245,6 @@ class _Settling:
         )
         self._again.add(again, usd)
         return True
-
-    def _finish(self) -> Job | None:
-        """Settle the job's cost and forget it; return the job that asks again, pending in its place."""
-        context, job = self._context, self._job
-        again = self._again.close() if self._again is not None else None
-        context.charges.settle(job, self._counts.pop("unasked", 0), self._usd)
-        if again is None:
-            context.pending.remove(job)
-        else:
-            context.pending.put(again, instead=job)
-        context.charges.forget(job)
-        words = ("answered", "failed", "asked again")
-        counts = ", ".join(f"{self._counts[word]} {word}" for word in words if self._counts[word]) or "nothing new"
-        context.tell(job, f"batch job {job.batch_id} {self._state.status}: {counts}, ${self._usd:.4f}")
-        return again
 
 
 # `coeval status --fetch-batches` stores the answers of finished jobs without a run. Nothing is submitted: an unusable

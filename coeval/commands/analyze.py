@@ -115,7 +115,19 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if args.sub == "all":
         return _write_all(loaded, settings, args.out)
     if args.sub == "export-benchmark":
-        return _export_benchmark(loaded, settings, args)
+        from coeval.analysis.robust import export_benchmark, robust_summary
+        from coeval.commands.export import file_of
+
+        flag = "--benchmark-format"
+        path, form = file_of(args.out, flag, args.benchmark_format, _BENCHMARK_FORMATS, "benchmark")
+        written = export_benchmark(loaded, path, form=form, settings=settings)
+        summary = robust_summary(loaded, settings)
+        if not written:
+            _is_empty(summary)
+            return 1
+        _warn_of_judges(args, summary)
+        print(f"wrote {written} items to {path}")
+        return 0
     return _write_one(loaded, settings, args)
 
 
@@ -268,19 +280,3 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
     written = beside.submit(write_workbook, report, path)
     beside.shutdown(wait=False)
     return written.result
-
-
-def _export_benchmark(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> int:
-    from coeval.analysis.robust import export_benchmark, robust_summary
-    from coeval.commands.export import file_of
-
-    flag = "--benchmark-format"
-    path, form = file_of(args.out, flag, args.benchmark_format, _BENCHMARK_FORMATS, "benchmark")
-    written = export_benchmark(loaded, path, form=form, settings=settings)
-    summary = robust_summary(loaded, settings)
-    if not written:
-        _is_empty(summary)
-        return 1
-    _warn_of_judges(args, summary)
-    print(f"wrote {written} items to {path}")
-    return 0

@@ -128,14 +128,10 @@ def preferences_main(argv: Sequence[str] | None = None) -> int:
         print(f"{votes.without_prompt} preferences left out: their items have no prompt", file=sys.stderr)
     counts = f"{votes.train} votes to train on, {votes.validation} to validate on, {votes.prompts} prompts"
     print(f"{arguments.out}: {counts},\n{len(votes.models)} models: {', '.join(votes.models)}")
-    print(f"train on them: p2l train --votes {_source(arguments)}")
-    return 0
-
-
-def _source(arguments: Namespace) -> str:
     ending = "" if arguments.format == "hf" else f".{arguments.format}"
     train, validation = (arguments.out / f"{part}{ending}" for part in ("train", "val"))
-    return f"{train}" + (f" --val {validation}" if validation.exists() else "")
+    print(f"train on them: p2l train --votes {train}" + (f" --val {validation}" if validation.exists() else ""))
+    return 0
 
 
 def units_parser() -> ArgumentParser:
@@ -176,12 +172,8 @@ def tables_parser() -> ArgumentParser:
     return flags
 
 
-_TABLES = (
-    "students",
-    "differences",
-    "judges",
-    "teachers",
-)  # of coeval.reports.paper, whose import --help need not wait for
+# Those of coeval.reports.paper, whose import --help need not wait for.
+_TABLES = ("students", "differences", "judges", "teachers")
 
 
 def tables_main(argv: Sequence[str] | None = None) -> int:
@@ -239,6 +231,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     from coeval.pairs.board import BoardOptions, boards, rows_of
     from coeval.reports.texts import boards_text
     from coeval.storage.records import write_json
+    from p2l.common.files import atomic_path
 
     preferences = _gather(arguments)
     options = BoardOptions(arguments.likelihood, replicates=arguments.replicates, seed=arguments.seed)
@@ -259,7 +252,10 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     if arguments.against is not None:
         report["against"] = _against(arguments.against, tables)
     write_json(path, report)
-    _write_csv(path.with_suffix(".csv"), every)
+    with atomic_path(path.with_suffix(".csv")) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(every[0]))
+        writer.writeheader()
+        writer.writerows({name: to_cell(entry) for name, entry in row.items()} for row in every)
     print(boards_text(rows, preferences.flips))
     if arguments.against is not None:
         figures = [f"{name} {value:.3f}" for name, value in report["against"].items() if isinstance(value, float)]
@@ -284,15 +280,6 @@ def _against(path: Path, tables: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    from p2l.common.files import atomic_path
-
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows({name: to_cell(entry) for name, entry in row.items()} for row in rows)
 
 
 def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str], name: str) -> tuple[Path, str]:

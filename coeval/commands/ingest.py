@@ -114,7 +114,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Ingest; 1 where the run, the file or a row cannot be used."""
     flags = build_parser()
     arguments = flags.parse_args(argv)
-    _check_flags(flags, arguments)
+    own = "--dataset" if arguments.dataset is not None else "--answers"
+    is_own = arguments.dataset is not None or arguments.answers is not None
+    if is_own and arguments.from_hub:
+        flags.error("--from-hub goes with --benchmarks")
+    if is_own and not arguments.task:
+        flags.error(f"{own} needs --task")
+    kinds = {"--benchmarks": _OF_BENCHMARKS, "--dataset or --answers": _OF_DATASET, "--answers": _OF_ANSWERS}
+    allowed = {"--answers", "--dataset or --answers"} if arguments.answers is not None else set()
+    allowed |= {"--dataset or --answers"} if is_own else {"--benchmarks"}
+    for kind, of_kind in kinds.items():
+        for name in of_kind if kind not in allowed else ():
+            if getattr(arguments, name) is not None:
+                flags.error(f"--{name.replace('_', '-')} goes with {kind}")
     from coeval.ingest.rows import hub_rows
     from coeval.ingest.writing import begin_run, ingest
     from coeval.storage.run import Run
@@ -159,22 +171,6 @@ def _own(arguments: argparse.Namespace, path: Path) -> Benchmark:
     labels = arguments.label_attributes or ()
     teacher = arguments.teacher_id or path.name.partition(".")[0]
     return own_benchmark(teacher, arguments.task, arguments.description, labels, arguments.metric)
-
-
-def _check_flags(flags: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    own = "--dataset" if arguments.dataset is not None else "--answers"
-    is_own = arguments.dataset is not None or arguments.answers is not None
-    if is_own and arguments.from_hub:
-        flags.error("--from-hub goes with --benchmarks")
-    if is_own and not arguments.task:
-        flags.error(f"{own} needs --task")
-    kinds = {"--benchmarks": _OF_BENCHMARKS, "--dataset or --answers": _OF_DATASET, "--answers": _OF_ANSWERS}
-    allowed = {"--answers", "--dataset or --answers"} if arguments.answers is not None else set()
-    allowed |= {"--dataset or --answers"} if is_own else {"--benchmarks"}
-    for kind, of_kind in kinds.items():
-        for name in of_kind if kind not in allowed else ():
-            if getattr(arguments, name) is not None:
-                flags.error(f"--{name.replace('_', '-')} goes with {kind}")
 
 
 def _sources(arguments: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -219,16 +220,7 @@ def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Itera
     if not arguments.stats:
         examples = bad if arguments.examples < 0 else bad[: arguments.examples]
         yield from (f"  {line.path.name}:{line.number}: {line.id or 'no id'}: {line.reason}" for line in examples)
-        yield from _valid_records(folder, inspection, arguments.show_valid)
-
-
-def _valid_records(folder: Run, inspection: Inspection, count: int) -> Iterator[str]:
-    import json
-
-    from coeval.storage.records import read_records
-
-    records = (record for path in folder.record_files(inspection.kind) for record in read_records(path))
-    valid = (record for record in records if record.get("id") in inspection.valid)
-    for record in itertools.islice(valid, count):
-        text = json.dumps(record, ensure_ascii=False)
-        yield f"  valid: {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '...'}"
+        valid = (record for record in folder.read(inspection.kind) if record.get("id") in inspection.valid)
+        for record in itertools.islice(valid, arguments.show_valid):
+            text = json.dumps(record, ensure_ascii=False)
+            yield f"  valid: {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '...'}"

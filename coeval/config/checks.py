@@ -19,7 +19,17 @@ from coeval.storage.run import Run, stored_meta
 def check_together(config: Config, problems: Problems) -> None:
     """Check the rules over models, tasks and the experiment together."""
     if config.models and not problems.any_within("models", "roles"):
-        _check_roles(config, problems)
+        has_labels = any(task.label_attributes for task in config.tasks)
+        if not config.with_role("student"):
+            problems.add(("models",), "no model is a student; give at least one that role", "V-07")
+        if not config.with_role("judge"):
+            other = ", or add one with `interface: label`, which compares the labels" if has_labels else ""
+            problems.add(("models",), f"no model is a judge; give at least one that role{other}", "V-07")
+        teachers = config.with_role("teacher")
+        if all(model.is_virtual for model in teachers) and not problems.within("experiment", "phases"):
+            reason = _need_of_teachers(config, has_virtual=bool(teachers))
+            if reason:
+                problems.add(("models",), f"no model is a teacher, and {reason}; give at least one that role", "V-07")
         _check_pairs(config, problems)
         if config.with_role("judge") and not problems.any_within("models", "interface", "parameters"):
             _check_metrics(config, problems)
@@ -31,20 +41,6 @@ def check_together(config: Config, problems: Problems) -> None:
             )
             problems.add(("tasks", number, "rubric"), message, "V-09")
     _check_label_judge(config, problems)
-
-
-def _check_roles(config: Config, problems: Problems) -> None:
-    has_labels = any(task.label_attributes for task in config.tasks)
-    if not config.with_role("student"):
-        problems.add(("models",), "no model is a student; give at least one that role", "V-07")
-    if not config.with_role("judge"):
-        other = ", or add one with `interface: label`, which compares the labels" if has_labels else ""
-        problems.add(("models",), f"no model is a judge; give at least one that role{other}", "V-07")
-    teachers = config.with_role("teacher")
-    if all(model.is_virtual for model in teachers) and not problems.within("experiment", "phases"):
-        reason = _need_of_teachers(config, has_virtual=bool(teachers))
-        if reason:
-            problems.add(("models",), f"no model is a teacher, and {reason}; give at least one that role", "V-07")
 
 
 def _need_of_teachers(config: Config, *, has_virtual: bool) -> str:

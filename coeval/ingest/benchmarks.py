@@ -188,15 +188,11 @@ def _filled(template: str, row: Row) -> str:
 def _shown(row: Row, columns: str) -> str:
     value = _value(row, columns)
     if isinstance(value, Mapping):
-        return _markdown(value)
+        if not value.get("header"):
+            raise BadRowError("no table with a header")
+        rows = [value["header"], ["---"] * len(value["header"]), *value.get("rows", ())]
+        return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in rows)
     return "\n".join(map(str, value)) if isinstance(value, list) else text_of(row, *columns.split("|"))
-
-
-def _markdown(table: Row) -> str:
-    if not table.get("header"):
-        raise BadRowError("no table with a header")
-    rows = [table["header"], ["---"] * len(table["header"]), *table.get("rows", ())]
-    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in rows)
 
 
 # Functions of the table: what is read off columns.

@@ -52,7 +52,17 @@ def rows_at(path: Path, split: str) -> Rows:
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.is_dir():
-        return _saved(path, split)
+        from datasets import DatasetDict, load_from_disk
+
+        try:
+            loaded = load_from_disk(str(path))
+        except (OSError, ValueError) as error:
+            raise RunInputError(f"{path}: cannot be read: {error}") from None
+        if isinstance(loaded, DatasetDict):
+            if split not in loaded:
+                raise RunInputError(f"{path}: has no split {split!r}; there are {', '.join(loaded)}, see --split")
+            loaded = loaded[split]
+        return enumerate(loaded, start=1)
     return rows_of(path, where)
 
 
@@ -66,20 +76,6 @@ def _parquet(path: Path) -> Rows:
             yield from enumerate(rows, start=1)
     except (OSError, pa.ArrowException) as error:
         raise RunInputError(f"{path}: cannot be read: {error}") from None
-
-
-def _saved(path: Path, split: str) -> Rows:
-    from datasets import DatasetDict, load_from_disk
-
-    try:
-        loaded = load_from_disk(str(path))
-    except (OSError, ValueError) as error:
-        raise RunInputError(f"{path}: cannot be read: {error}") from None
-    if isinstance(loaded, DatasetDict):
-        if split not in loaded:
-            raise RunInputError(f"{path}: has no split {split!r}; there are {', '.join(loaded)}, see --split")
-        loaded = loaded[split]
-    return enumerate(loaded, start=1)
 
 
 _LONGEST_REASON = 300

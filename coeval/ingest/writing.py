@@ -158,7 +158,18 @@ def _add(
     changed = _patched(configuration, whole, run)
     # A task of the user's own gets no further values, since teachers draw from its attributes.
     task = next((task for task in configuration.get("tasks") or () if task.get("name") == benchmark.task), None)
-    _write_phase_files(run, whole, extend=task is None or task.get("category") == "benchmark")
+    # Write the attributes and rubric of the task where they are missing; `extend` adds attribute values.
+    extend = task is None or task.get("category") == "benchmark"
+    path = run.find_attributes(whole.task, "target")
+    stored = read_json(path) if path is not None else None
+    target = dict(stored) if isinstance(stored, dict) else {}
+    if extend or path is None:
+        _merge_values(target, whole)
+    write_json(path or run.attributes(whole.task, "target"), target)
+    if run.find_attributes(whole.task, "nuanced") is None:
+        write_json(run.attributes(whole.task, "nuanced"), {})
+    if not run.rubric(whole.task).is_file():
+        write_json(run.rubric(whole.task), dict(whole.rubric))
     _write_items(run, whole, chosen)
     _write_configuration(run, changed)
     _note(meta, whole, counts)
@@ -361,20 +372,6 @@ def _with_values(benchmark: Benchmark, entries: Sequence[BenchmarkItem]) -> Benc
             there = ", ".join(values) or "none"
             raise RunInputError(f"label attribute {label!r}: no row has it; attributes: {there}")
     return replace(benchmark, attributes={name: list(distinct) for name, distinct in values.items()})
-
-
-def _write_phase_files(run: Run, benchmark: Benchmark, *, extend: bool) -> None:
-    """Write the attributes and rubric of the task where they are missing; `extend` adds attribute values."""
-    path = run.find_attributes(benchmark.task, "target")
-    stored = read_json(path) if path is not None else None
-    target = dict(stored) if isinstance(stored, dict) else {}
-    if extend or path is None:
-        _merge_values(target, benchmark)
-    write_json(path or run.attributes(benchmark.task, "target"), target)
-    if run.find_attributes(benchmark.task, "nuanced") is None:
-        write_json(run.attributes(benchmark.task, "nuanced"), {})
-    if not run.rubric(benchmark.task).is_file():
-        write_json(run.rubric(benchmark.task), dict(benchmark.rubric))
 
 
 def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, BenchmarkItem]]) -> None:

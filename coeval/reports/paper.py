@@ -50,19 +50,13 @@ def paper_tables(loaded: LoadedRun, digits: int = 3, names: Sequence[str] = ()) 
 def _students(loaded: LoadedRun, digits: int) -> PaperTable:
     students = student_rows(loaded)
     columns: list[tuple[str, dict[str, _Figure]]] = [
-        ("Score", {row.student: (row.fit, row.fit_lower, row.fit_upper) for row in students}),
-        (
-            "At equal length",
-            {
-                row.student: (row.length_controlled, row.length_controlled_lower, row.length_controlled_upper)
-                for row in students
-            },
-        ),
+        ("Score", {row.student: _figure(row, "fit") for row in students}),
+        ("At equal length", {row.student: _figure(row, "length_controlled") for row in students}),
     ]
     by_task = task_rows(loaded) if len(loaded.tasks) > 1 else ()
     for task in dict.fromkeys(row.task for row in by_task):
         of_task = [row for row in by_task if row.task == task]
-        columns.append((task, {row.student: (row.fit, row.fit_lower, row.fit_upper) for row in of_task}))
+        columns.append((task, {row.student: _figure(row, "fit") for row in of_task}))
     columns.append(("Mean", {row.student: (row.mean, row.lower, row.upper) for row in students}))
     columns = [
         (head, figures) for head, figures in columns if any(figure[0] is not None for figure in figures.values())
@@ -78,6 +72,11 @@ def _students(loaded: LoadedRun, digits: int) -> PaperTable:
     )
     rows = _rows(names, columns, digits, set(names[1:]) - worse)
     return PaperTable("students", caption, ("Student", *(head for head, _ in columns)), rows)
+
+
+def _figure(row: object, name: str) -> _Figure:
+    """Return an estimate of a row with its limits."""
+    return getattr(row, name), getattr(row, f"{name}_lower"), getattr(row, f"{name}_upper")
 
 
 def _rows(
@@ -135,8 +134,7 @@ def _judges(loaded: LoadedRun, digits: int) -> PaperTable:
 def _teachers(loaded: LoadedRun, digits: int) -> PaperTable:
     teachers = teacher_rows(loaded)
     columns = [
-        ("Separation", {row.teacher: (row.separation, row.separation_lower, row.separation_upper) for row in teachers}),
-        ("Spread", {row.teacher: (row.spread, row.spread_lower, row.spread_upper) for row in teachers}),
+        (name.capitalize(), {row.teacher: _figure(row, name) for row in teachers}) for name in ("separation", "spread")
     ]
     rows = _rows([row.teacher for row in teachers], columns, digits)
     counted = tuple((*cells, Cell(str(row.items))) for cells, row in zip(rows, teachers, strict=True))
@@ -159,6 +157,19 @@ _LATEX = {
 }
 
 
+_LATEX_FORM = (r"\textbf{%s}", {"dagger": r"$^{\dagger}$", "star": "$^{*}$", "": ""}, r" {\scriptsize [%s, %s]}")
+_MARKDOWN_FORM = ("**%s**", {"dagger": "†", "star": "\\*", "": ""}, " [%s, %s]")
+
+
+def _set_cell(cell: Cell, text: str, digits: int, form: tuple[str, Mapping[str, str], str]) -> str:
+    """Return a cell's text in a form: that of the best, that of each mark, and that of an interval."""
+    best, marks, interval = form
+    text = (best % text if cell.is_best else text) + marks[cell.mark]
+    if cell.text and cell.lower is not None and cell.upper is not None:
+        text += interval % (_number(cell.lower, digits), _number(cell.upper, digits))
+    return text
+
+
 def latex(table: PaperTable, digits: int = 3) -> str:
     """Return a table as LaTeX, for the package booktabs."""
     aligned = "l" + "".join("l" if head == "Biases found" else "r" for head in table.head[1:])
@@ -170,12 +181,7 @@ def latex(table: PaperTable, digits: int = 3) -> str:
             text = _latex_text(cell.text)
             if re.match(r"-\d", cell.text):  # a hyphen in text is no minus
                 text = text.replace("-", "$-$", 1)
-            if cell.is_best:
-                text = rf"\textbf{{{text}}}"
-            text += {"dagger": r"$^{\dagger}$", "star": "$^{*}$", "": ""}[cell.mark]
-            if cell.text and cell.lower is not None and cell.upper is not None:
-                text += rf" {{\scriptsize [{cell.lower:.{digits}f}, {cell.upper:.{digits}f}]}}"
-            texts.append(text)
+            texts.append(_set_cell(cell, text, digits, _LATEX_FORM))
         rows.append(" & ".join(texts))
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{table.caption}}}", rf"\label{{tab:coeval-{table.name}}}"]
     lines += [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", rf"{head} \\", r"\midrule"]
@@ -195,12 +201,7 @@ def markdown(table: PaperTable, digits: int = 3) -> str:
         for cell in cells:
             # Figures keep their sign, which is no mark of a list within a table.
             text = cell.text if re.fullmatch(r"[-+]?[\d.]+", cell.text) else markdown_text(cell.text)
-            if cell.is_best:
-                text = f"**{text}**"
-            text += {"dagger": "†", "star": "\\*", "": ""}[cell.mark]
-            if cell.text and cell.lower is not None and cell.upper is not None:
-                text += f" [{cell.lower:.{digits}f}, {cell.upper:.{digits}f}]"
-            texts.append(text)
+            texts.append(_set_cell(cell, text, digits, _MARKDOWN_FORM))
         lines.append(f"| {' | '.join(texts)} |")
     caption = table.caption.replace("$\\dagger$", "†").replace("$*$", "\\*").replace("\\%", "%")
     return "\n".join([*lines, "", caption]) + "\n"

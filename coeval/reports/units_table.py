@@ -31,7 +31,18 @@ def export_units(loaded: LoadedRun, path: Path, *, form: str, attributes: str = 
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:
-        _write(temporary, form, _columns(loaded, attributes), len(loaded.units))
+        from pyarrow import csv, parquet
+
+        batches = _batches(_columns(loaded, attributes), len(loaded.units))
+        first = next(batches)
+        writer = (
+            parquet.ParquetWriter(temporary, first.schema)
+            if form == "parquet"
+            else csv.CSVWriter(temporary, first.schema, write_options=csv.WriteOptions(quoting_style="needed"))
+        )
+        with writer:
+            for batch in chain([first], batches):
+                writer.write_table(batch if form == "parquet" else _cells(batch))
     return len(loaded.units)
 
 
@@ -121,21 +132,6 @@ def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
     for start in range(0, max(rows, 1), _ROWS_PER_BATCH):
         places = slice(start, min(start + _ROWS_PER_BATCH, rows))
         yield pa.table({name: column(places) for name, column in columns.items()})
-
-
-def _write(path: Path, form: str, columns: Mapping[str, _Column], rows: int) -> None:
-    from pyarrow import csv, parquet
-
-    batches = _batches(columns, rows)
-    first = next(batches)
-    writer = (
-        parquet.ParquetWriter(path, first.schema)
-        if form == "parquet"
-        else csv.CSVWriter(path, first.schema, write_options=csv.WriteOptions(quoting_style="needed"))
-    )
-    with writer:
-        for batch in chain([first], batches):
-            writer.write_table(batch if form == "parquet" else _cells(batch))
 
 
 def _cells(table: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.records import LEVELS
+from coeval.analysis.records import LEVEL_WORDS
 from coeval.analysis.units import LoadedRun, codes_of, factor_weights
 from coeval.analysis.verdicts import Preference, text_of
 from coeval.duplicates import text_in
@@ -35,7 +35,6 @@ from p2l.common.report.tables import number_text
 
 _MAX_CHARACTERS_OF_TEXT = 100_000  # that a page shows; the rest is in the file of the run
 APART = 0.5  # distance of two judges' scores that pages point at: a level
-_WORDS = {value: name.capitalize() for name, value in LEVELS.items()}
 
 
 @dataclass(frozen=True)
@@ -394,7 +393,7 @@ def _judge(
 
 
 def _score_text(score: float, is_level: bool) -> str:
-    return _WORDS[score] if is_level else number_text(score, 2)
+    return LEVEL_WORDS[score] if is_level else number_text(score, 2)
 
 
 def _turns(prompt: object) -> list[tuple[str, str]]:
