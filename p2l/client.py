@@ -498,9 +498,7 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
         return self._reply(response, chunks, size)
 
 
-def _blocking(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Any, P], T]:
+def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     """Make a plain method of a coroutine method, for a client whose `_send` and `_sleep` block instead of waiting."""
 
     @wraps(method)

@@ -26,8 +26,8 @@ import torch
 from p2l.common.cli import choose
 from p2l.common.errors import InputError
 from p2l.leaderboard import Covariates, to_score
+from p2l.leaderboard.board import SHOWN_ROWS, Rates, best_html, best_text
 from p2l.leaderboard.covariates import Effect, shifted
-from p2l.leaderboard.display import SHOWN_ROWS, Rates, best_html, best_text
 from p2l.likelihood import win_rates, win_rates_if
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device

@@ -132,11 +132,7 @@ def write_cell(
     }
     if len(labels):
         info["metrics"] = simple_metrics(
-            predictions.coefs,
-            labels,
-            predictions.eta,
-            predictions.gamma,
-            likelihood=about["loss_type"],
+            predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=about["loss_type"]
         )
     write_json(cell.info_file, info, indent=2)
     return info

@@ -21,7 +21,6 @@ from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
     from p2l.insight import Explanation
-    from p2l.insight.answers import LabelledAnswers
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -111,8 +110,14 @@ def _check(args: argparse.Namespace) -> None:
 
 def _explained(args: argparse.Namespace) -> Explanation:
     from p2l.insight import Rules, explain
+    from p2l.insight.answers import ask, read_answers, with_votes
 
-    answers = _answers(args)
+    if args.model is not None:
+        answers = ask(args.model, args.prompts, embeddings=args.embeddings, limit=args.limit, quiet=args.quiet)
+    else:
+        answers = read_answers(
+            args.answers, likelihood=args.likelihood, model_list=args.model_list, embeddings=args.embeddings
+        )
     for name in args.models:
         if name not in answers.models:
             raise ConfigError(f"--models: no model {name!r}{nearest(name, answers.models)}")
@@ -131,19 +136,7 @@ def _explained(args: argparse.Namespace) -> Explanation:
     )
     if args.votes is None:
         return explanation
-    from p2l.insight.answers import with_votes
-
     return with_votes(explanation, args.votes, least=args.min_votes, quiet=args.quiet)
-
-
-def _answers(args: argparse.Namespace) -> LabelledAnswers:
-    from p2l.insight.answers import ask, read_answers
-
-    if args.model is not None:
-        return ask(args.model, args.prompts, embeddings=args.embeddings, limit=args.limit, quiet=args.quiet)
-    return read_answers(
-        args.answers, likelihood=args.likelihood, model_list=args.model_list, embeddings=args.embeddings
-    )
 
 
 def _write(explanation: Explanation, args: argparse.Namespace) -> None:
@@ -151,24 +144,20 @@ def _write(explanation: Explanation, args: argparse.Namespace) -> None:
         write_json(args.output, explanation.to_dict())
         print(f"wrote {args.output}", file=sys.stderr)
     if args.html is not None:
-        _write_page(explanation, args)
+        from p2l.common.report.reports import save_report
+        from p2l.insight.explain_report import explanation_report
+
+        data = f"{explanation.chosen_from + explanation.prompts:,} prompts" if args.prompts is None else args.prompts
+        subject = Path(args.answers).stem if args.model is None else Path(args.model).name
+        report = explanation_report(explanation, subject, Path(data).name, args.models)
+        save_report(report, args.html)
+        print(f"wrote {args.html}", file=sys.stderr)
     if args.plot is not None:
         from p2l.common.report.images import save_picture
         from p2l.insight.explain_report import explanation_figure
 
         save_picture(args.plot, explanation_figure(explanation, args.models))
         print(f"drew {args.plot}", file=sys.stderr)
-
-
-def _write_page(explanation: Explanation, args: argparse.Namespace) -> None:
-    from p2l.common.report.reports import save_report
-    from p2l.insight.explain_report import explanation_report
-
-    data = f"{explanation.chosen_from + explanation.prompts:,} prompts" if args.prompts is None else args.prompts
-    subject = Path(args.answers).stem if args.model is None else Path(args.model).name
-    report = explanation_report(explanation, subject, Path(data).name, args.models)
-    save_report(report, args.html)
-    print(f"wrote {args.html}", file=sys.stderr)
 
 
 if __name__ == "__main__":

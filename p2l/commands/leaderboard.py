@@ -217,14 +217,12 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
         from p2l.leaderboard.sources import boards_of_votes
 
         boards = boards_of_votes(argparse.Namespace(**vars(args) | {"over": None}))
-    unit = "prompts" if args.model is not None else "votes"
-    return Leaderboards(_title(args), unit, boards, history, args.min_votes)
-
-
-def _title(args: argparse.Namespace) -> str:
+    title, unit = f"Leaderboard of {args.prompts}", "prompts"
     if args.model is None:
-        return f"Leaderboard of {Path(args.votes or args.from_counts[0]).name}"
-    return f"Leaderboards of {Path(args.model).name}, by prompt" if args.prompt else f"Leaderboard of {args.prompts}"
+        title, unit = f"Leaderboard of {Path(args.votes or args.from_counts[0]).name}", "votes"
+    elif args.prompt:
+        title = f"Leaderboards of {Path(args.model).name}, by prompt"
+    return Leaderboards(title, unit, boards, history, args.min_votes)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -316,7 +314,16 @@ def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
         if args.output != STDOUT:
             print(f"wrote {args.output}", file=sys.stderr)
     if args.html is not None:
-        _write_page(leaderboards, args)
+        from p2l.common.report.reports import save_report
+        from p2l.leaderboard.report import leaderboard_report
+
+        subject, data = "", Path(args.votes or (args.from_counts or [""])[0]).name
+        if args.model is not None:
+            subject = f"Leaderboard by {Path(args.model).name}"
+            data = f"{len(args.prompt)} prompts" if args.prompt[1:] else "a prompt" if args.prompt else args.prompts
+            data = Path(data).name
+        save_report(leaderboard_report(leaderboards, subject, data), args.html)
+        print(f"wrote {args.html}", file=sys.stderr)
     if args.plot is not None:
         from p2l.common.report.images import save_picture
         from p2l.leaderboard.report import leaderboard_figures
@@ -324,19 +331,6 @@ def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
         figures, left_out = leaderboard_figures(leaderboards, args.rows or None)
         save_picture(args.plot, *figures)
         print(f"drew {args.plot}{f' ({left_out})' if left_out else ''}", file=sys.stderr)
-
-
-def _write_page(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
-    from p2l.common.report.reports import save_report
-    from p2l.leaderboard.report import leaderboard_report
-
-    subject, data = "", Path(args.votes or (args.from_counts or [""])[0]).name
-    if args.model is not None:
-        subject = f"Leaderboard by {Path(args.model).name}"
-        data = f"{len(args.prompt)} prompts" if args.prompt[1:] else "a prompt" if args.prompt else args.prompts
-        data = Path(data).name
-    save_report(leaderboard_report(leaderboards, subject, data), args.html)
-    print(f"wrote {args.html}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -183,12 +183,7 @@ def _split(args: argparse.Namespace) -> int:
 
     for output in (args.train_output, args.val_output):
         check_can_write(output, args.source)
-    with open_votes(
-        args.source,
-        need_prompt=args.by == "prompt",
-        drop_bad=args.drop_bad,
-        **_options(args),
-    ) as store:
+    with open_votes(args.source, need_prompt=args.by == "prompt", drop_bad=args.drop_bad, **_options(args)) as store:
         halves = split_votes(
             store,
             by=args.by,

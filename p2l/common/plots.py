@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.cli import need
-from p2l.common.errors import InputError
+from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import STDOUT, atomic_path, check_can_write
+from p2l.common.text_table import cut
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,7 @@ def check_result_files(args: argparse.Namespace, *inputs: str | None) -> None:
     """Refuse --output, --html and --plot that cannot be written or are one file, before any work is done."""
     files = [name for name in (args.output, args.html, args.plot) if name is not None]
     if len(set(files)) < len(files):
-        raise InputError("--output, --html and --plot name the same file; name another")
+        raise ConfigError("--output, --html and --plot name the same file; name another")
     check_outputs(args.output, args.plot, *inputs)
     if args.html is not None:
         from p2l.common.report.reports import check_page
@@ -159,6 +160,4 @@ def _letters_of(path: str) -> frozenset[int]:
 
 def plain(text: str, most: int = 60) -> str:
     """Return a name for matplotlib to draw: no formula between dollars, one line, at most `most` characters."""
-    line = " ".join(text.split())
-    short = line if len(line) <= most else line[: most - 1].rstrip() + "…"
-    return short.replace("$", r"\$")
+    return cut(text, most).replace("$", r"\$")

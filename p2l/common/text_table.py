@@ -73,6 +73,12 @@ def rows_to_print(flag: int | None) -> int | None:
     return FIRST_ROWS if sys.stdout.isatty() else None
 
 
+def cut(text: str, most: int = 32) -> str:
+    """Return a text of others in one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
 def formatted(value: float, form: str) -> str:
     """Return a number in a format such as `+.0f` or `.1%`, without the sign of a number that rounds to zero."""
     text = f"{value:{form}}"

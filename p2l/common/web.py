@@ -98,10 +98,7 @@ class alive(_Cancellation):  # noqa: N801 - likewise
         self._receive = receive
         self._listener: asyncio.Future[None] | None = None
         loop = asyncio.get_running_loop()
-        self._timers = (
-            loop.call_at(deadline.at, self.cancel, late),
-            loop.call_later(_UNHEARD_SECONDS, self._listen),
-        )
+        self._timers = (loop.call_at(deadline.at, self.cancel, late), loop.call_later(_UNHEARD_SECONDS, self._listen))
 
     def _listen(self) -> None:
         self._listener = asyncio.ensure_future(_disconnected(self._receive))

@@ -15,7 +15,7 @@ from p2l.common.report.heat import Heat
 from p2l.common.report.reports import Figure, Fold, Forest, ForestRow, Part, Prose, Report, Section, Verdict, today
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 from p2l.common.report.text import notes_text, table_text
-from p2l.common.text_table import formatted
+from p2l.common.text_table import cut, formatted
 from p2l.insight.strengths import Explanation, Strength
 
 MAX_MAP_MODELS = 60
@@ -99,7 +99,9 @@ def explanation_report(explanation: Explanation, subject: str, data: str, models
     if found:
         lead = f"Points against the model's own score over all prompts, with {explanation.level:.0%} intervals."
         sections.insert(1, Section("Largest differences", [differences_table(found, explanation.level)], lead))
-        rows = [_row(cell, cell.model, f"on {_cut(cell.cluster)}") for cell in found[:_DIFFERENCES_IN_FIGURE]]
+        rows = [
+            _row(cell, cell.model, f"on {cut(cell.cluster, _NAME_LENGTH)}") for cell in found[:_DIFFERENCES_IN_FIGURE]
+        ]
         title = "The differences" if len(rows) == len(found) else f"The {len(rows)} largest differences"
         caption = "Right of the line a model is better on these prompts than overall, left of it worse."
         picture = Figure(_forest(explanation, rows, "Model"), title, caption)
@@ -136,8 +138,8 @@ def model_figure(explanation: Explanation, name: str) -> Figure:
     rows = []
     for cell in explanation.of(name):
         votes = "" if cell.observed is None else f", {_points(cell.observed.change)} by votes"
-        rows.append(_row(cell, _cut(cell.cluster), f"rank {cell.rank}{votes}"))
-    return Figure(_forest(explanation, rows, "Cluster"), f"{_cut(name)} by cluster")
+        rows.append(_row(cell, cut(cell.cluster, _NAME_LENGTH), f"rank {cell.rank}{votes}"))
+    return Figure(_forest(explanation, rows, "Cluster"), f"{cut(name, _NAME_LENGTH)} by cluster")
 
 
 def map_models(explanation: Explanation, names: Sequence[str]) -> list[str]:
@@ -238,7 +240,7 @@ def _difference(cell: Strength) -> list[Value]:
     return [
         cell.model,
         cell.verdict,
-        _cut(cell.cluster),
+        cut(cell.cluster, _NAME_LENGTH),
         Cell(_points(cell.change), round(cell.change, 1), tone, interval, bar),
         interval,
         Cell(f"{cell.rank} ({cell.rank_lower}-{cell.rank_upper})", cell.rank),
@@ -267,8 +269,8 @@ def _verdict(explanation: Explanation, found: Sequence[Strength]) -> Verdict:
     first = found[0]
     ends = f"{explanation.level:.0%} interval {_points(first.lower)} to {_points(first.upper)}"
     sentence = (
-        f"Which model is best depends on the prompt: {_cut(first.model)} is {abs(first.change):.0f} points "
-        f"{first.verdict} on “{_cut(first.cluster)}” than overall ({ends})."
+        f"Which model is best depends on the prompt: {cut(first.model, _NAME_LENGTH)} is "
+        f"{abs(first.change):.0f} points {first.verdict} on “{cut(first.cluster, _NAME_LENGTH)}” than overall ({ends})."
     )
     number = f"{len(found)} strengths and weaknesses were found" if len(found) > 1 else "It is the one difference found"
     reason = f"{number}{least}, at a false discovery rate of {explanation.fdr:.0%}: {size}."
@@ -303,7 +305,7 @@ def _models_section(explanation: Explanation, names: Sequence[str]) -> Section:
     for name in names if len(names) <= _MODELS_WITH_FIGURE else ():
         cells = explanation.of(name)
         note = f"rank {cells[0].overall_rank} overall" if cells else ""
-        parts.append(Fold(_cut(name), [model_figure(explanation, name)], note, is_open=len(names) == 1))
+        parts.append(Fold(cut(name, _NAME_LENGTH), [model_figure(explanation, name)], note, is_open=len(names) == 1))
     return Section("By model", parts, "Models in the order of the leaderboard over all prompts.")
 
 
@@ -346,8 +348,3 @@ def _points(value: float) -> str:
 
 def _share(value: float) -> Cell:
     return Cell(f"{value:.1%}", round(value, 5))
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _NAME_LENGTH else f"{line[: _NAME_LENGTH - 1].rstrip()}…"

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from p2l import likelihood as likelihoods
 from p2l.common.cli import counted
 from p2l.common.errors import InputError
+from p2l.common.text_table import cut
 from p2l.insight import terms as kinds
 from p2l.insight.strengths import Cluster, Explanation, PromptAnswers, Rules, centred, measure
 from p2l.insight.terms import Places, Terms, count_terms, learn_places, typical_terms
@@ -252,8 +253,7 @@ def _examples(prompts: _DifferentPrompts, rows: Ints, centre: Floats) -> tuple[s
     examples = []
     for row in rows[np.argsort(distances, kind="stable")[:_EXAMPLES_OF_A_CLUSTER]]:
         # A pasted document need not be split whole for its beginning, which indentation may thin out.
-        text = " ".join(" / ".join(prompts.texts[row])[: 4 * _EXAMPLE_LENGTH].split())
-        examples.append(text if len(text) <= _EXAMPLE_LENGTH else text[: _EXAMPLE_LENGTH - 1].rstrip() + "…")
+        examples.append(cut(" / ".join(prompts.texts[row])[: 4 * _EXAMPLE_LENGTH], _EXAMPLE_LENGTH))
     return tuple(examples)
 
 

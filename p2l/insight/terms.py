@@ -73,7 +73,10 @@ class Terms:
 
     def locate(self, texts: Sequence[Sequence[str]]) -> Any:
         """Return a table (n, V) of other prompts."""
-        return _table([[self.ids[term] for term in terms_of(turns) if term in self.ids] for turns in texts], self.words)
+        rows = [[self.ids[term] for term in terms_of(turns) if term in self.ids] for turns in texts]
+        ends = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+        place = np.array([term for row in rows for term in row], dtype=np.int64)
+        return csr_array((np.ones(len(place), np.float32), place, ends), shape=(len(rows), len(self.words)))
 
 
 def terms_of(turns: Sequence[str]) -> set[str]:
@@ -102,12 +105,6 @@ def count_terms(texts: Sequence[Sequence[str]]) -> Terms:
     frequent = [int(term) for term in order[:_MAX_TERMS] if number[term] >= _LEAST_PROMPTS and words[term]]
     chosen = [str(words[term]) for term in frequent]
     return Terms(chosen, whole[:, frequent], {term: place for place, term in enumerate(chosen)})
-
-
-def _table(rows: Sequence[Sequence[int]], words: Sequence[str]) -> Any:
-    ends = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
-    place = np.array([term for row in rows for term in row], dtype=np.int64)
-    return csr_array((np.ones(len(place), np.float32), place, ends), shape=(len(rows), len(words)))
 
 
 def _counts(table: Any, cluster: Ints, clusters: int) -> tuple[Floats, Floats]:

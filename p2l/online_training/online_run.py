@@ -52,13 +52,7 @@ from p2l.training.deepspeed_config import parameter_groups
 from p2l.training.engine import Engine, peers, world_size
 from p2l.training.forecasts import check_counted
 from p2l.training.loop import Run, RunOptions, Setup, Start
-from p2l.training.run_folder import (
-    TrainerState,
-    alone_in,
-    check_shared,
-    read_state,
-    whole_or_absent,
-)
+from p2l.training.run_folder import TrainerState, alone_in, check_shared, read_state, whole_or_absent
 from p2l.training.train_config import load_config_as
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together

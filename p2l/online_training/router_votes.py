@@ -164,12 +164,7 @@ def growing_file(path: Path, tell: Callable[[str], None]) -> tuple[Path, Callabl
 class RouterVotes:
     """Appends the votes of a database that a file lacks, in the order in which they were given."""
 
-    def __init__(
-        self,
-        database: Path,
-        copy: Path,
-        tell: Callable[[str], None] = print_note,
-    ) -> None:
+    def __init__(self, database: Path, copy: Path, tell: Callable[[str], None] = print_note) -> None:
         """Create `copy` if it is missing; InputError if it cannot be written, or the database is not a router's."""
         self.database = database
         self.copy = copy

@@ -214,7 +214,9 @@ class VoterEvidence:
         if not self.names:
             return []
         decided, first = self.labels[:, 2] == 0, self.side > 0
-        random = _random(self.labels[:, 2])
+        # Votes that are cast at random, both sides alike.
+        counts = np.bincount(self.labels[:, 2], minlength=3) + 1.0
+        random = np.log(counts / counts.sum() / np.array([2.0, 1.0, 1.0]))[self.labels[:, 2]]
         # Log of the chance (V,) of each voter's votes for each way of being rigged.
         ways = [np.log(_RANDOM) + self._sums(random)]
         for shown_first in (True, False):
@@ -257,13 +259,6 @@ def _obeyed(obeys: npt.NDArray[np.bool_], random: Floats) -> Floats:
     """Return the log-likelihood (N,) of votes that are cast as rigged but for a few, which are random."""
     rest = np.log(1.0 - _FAITHFUL) + random
     return np.asarray(np.where(obeys, np.logaddexp(np.log(_FAITHFUL), rest), rest))
-
-
-def _random(ties: npt.NDArray[np.integer]) -> Floats:
-    """Return the log-likelihood (N,) of votes that are cast at random, both sides alike; `ties` (N,) of the labels."""
-    counts = np.bincount(ties, minlength=3) + 1.0
-    shares = counts / counts.sum() / np.array([2.0, 1.0, 1.0])
-    return np.asarray(np.log(shares)[ties])
 
 
 def _people(rigged: Floats, honest: Floats) -> Floats:

@@ -27,16 +27,7 @@ from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_s
 from p2l.common.report import render
 from p2l.inference import P2L
 from p2l.serving.batcher import Batcher, BusyError, TooLargeError
-from p2l.serving.boards import (
-    Reference,
-    board_of,
-    global_board,
-    moves,
-    read_clusters,
-    reference_of,
-    to_json,
-    topics,
-)
+from p2l.serving.boards import Reference, board_of, global_board, moves, read_clusters, reference_of, to_json, topics
 from p2l.serving.score_cache import Answer
 from p2l.serving.settings import Settings
 

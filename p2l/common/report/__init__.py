@@ -17,17 +17,7 @@ made by `render`.
 
 from __future__ import annotations
 
-from p2l.common.report.tables import (
-    Cell,
-    Column,
-    Scale,
-    Table,
-    Value,
-    anchor,
-    number_text,
-    render,
-    write_page,
-)
+from p2l.common.report.tables import Cell, Column, Scale, Table, Value, anchor, number_text, render, write_page
 
 __all__ = [
     "Cell",

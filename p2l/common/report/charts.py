@@ -12,8 +12,7 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
-from p2l.common.report.drawing import Axis
-from p2l.common.report.labels import Label, Point, Room
+from p2l.common.report.drawing import Axis, Label, Point, Room
 from p2l.common.report.tables import number_text
 
 _STYLES = 8  # combinations of colour, dash and mark in the page's style

@@ -21,16 +21,7 @@ from p2l.common.bootstrap import Interval
 from p2l.common.cli import need
 from p2l.common.errors import InputError
 from p2l.common.files import check_can_write, output_path
-from p2l.common.report.charts import (
-    Axes,
-    Chart,
-    Series,
-    Text,
-    chart_svg,
-    keys_of,
-    percent,
-    short_number,
-)
+from p2l.common.report.charts import Axes, Chart, Series, Text, chart_svg, keys_of, percent, short_number
 from p2l.common.report.drawing import Axis
 from p2l.common.report.heat import Heat
 from p2l.common.report.tables import Scale, Table, page_policy, render, template_text

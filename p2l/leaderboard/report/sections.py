@@ -25,12 +25,13 @@ from p2l.common.report.reports import (
     today,
 )
 from p2l.common.report.tables import Cell, Column, Table, Value, number_text
+from p2l.common.text_table import cut
 from p2l.leaderboard.board import Floats, Leaderboard, Named, several, to_score
 from p2l.leaderboard.history import History
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.report import tables
 from p2l.leaderboard.report.ranking import Leaderboards, Ranking
-from p2l.leaderboard.report.tables import FIELD, board_table, cut, history_table, model_table
+from p2l.leaderboard.report.tables import FIELD, board_table, history_table, model_table
 
 _DRAWN_MODELS = 15
 """Models of the picture below the verdict, and pairs of neighbours."""
@@ -97,7 +98,7 @@ def leaderboard_report(leaderboards: Leaderboards, subject: str, data: str) -> R
 def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
     """Return who leads, and which other models may."""
     first, score, field = ranking.names[0], number_text(float(ranking.scores[1][0]), 0), percents(ranking.rates[1][0])
-    name, where = tables.cut(first, 60), f"on “{tables.cut(main.group, 80)}” " if main.by else ""
+    name, where = cut(first, 60), f"on “{cut(main.group, 80)}” " if main.by else ""
     by = "" if unit == "votes" else "By the model's forecasts, "
     basis = f"{main.size:,} {unit}. " if not main.by else ""
     if not ranking.has_differences:
@@ -105,10 +106,10 @@ def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
         return Verdict(sentence, "", f"{basis}No intervals were computed, so how sure this is remains open.")
     lower, _, upper = (number_text(float(values[0]), 0) for values in ranking.scores)
     ends = f"{main.board.level:.0%} interval {lower} to {upper}"
-    others = [tables.cut(leader, 60) for leader in ranking.leaders if leader != first]
+    others = [cut(leader, 60) for leader in ranking.leaders if leader != first]
     reason, step = f"{basis}It beats another model drawn at random in {field} of votes. ", ranking.steps[0]
     if not math.isnan(step.chance):
-        below = tables.cut(step.below, 60)
+        below = cut(step.below, 60)
         reason += f"The chance that it is truly better than the next, {below}, is {step.chance_text}."
     if len(set(main.board.components.tolist())) > 1:
         return Verdict(
@@ -127,7 +128,7 @@ def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
 def _verdict_of_prompts(boards: Sequence[Named]) -> Verdict:
     """Return how many of the prompts each model comes first on."""
     firsts = Counter(Ranking.of(named.board).names[0] for named in boards).most_common()
-    on = [f"{tables.cut(name, 60)} on {count}" for name, count in firsts]
+    on = [f"{cut(name, 60)} on {count}" for name, count in firsts]
     reason = "What a trained model forecasts for each prompt; how sure it is was not computed."
     return Verdict(f"Of {len(boards)} prompts, these models come first: {several(on, _NAMED_MODELS)}.", "", reason)
 
@@ -169,7 +170,7 @@ def _leaderboard(main: Named, ranking: Ranking) -> Section:
             f" Bars are {main.board.level:.0%} intervals of the scores; ranks are the best and the worst that a model "
             "may have, by the intervals of its differences to all others."
         )
-    heading = [Prose(f"Prompt: {tables.cut(main.group, 400)}", "quiet")] if main.by else []
+    heading = [Prose(f"Prompt: {cut(main.group, 400)}", "quiet")] if main.by else []
     return Section("Leaderboard", [*heading, tables.board_table(ranking)], lead)
 
 
@@ -211,7 +212,7 @@ def _win_rates(ranking: Ranking) -> Section:
     if number <= _MODELS_AS_NUMBERS:
         return Section(title, [tables.rates_table(ranking, number)], f"{lead} Blue is above 50%, orange below.")
     order = ranking.order[:_MODELS_OF_IMAGE]
-    names = [f"{rank} {tables.cut(name, 60)}" for rank, name in enumerate(ranking.names[:_MODELS_OF_IMAGE], 1)]
+    names = [f"{rank} {cut(name, 60)}" for rank, name in enumerate(ranking.names[:_MODELS_OF_IMAGE], 1)]
     heat = Heat(names, ranking.board.pair_rates(order), "Chance of each model of beating each other, best models first")
     numbers = tables.rates_table(ranking, _MODELS_AS_NUMBERS)
     which = "all models" if len(order) == number else f"the first {len(order)} models"

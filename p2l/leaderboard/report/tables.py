@@ -15,7 +15,6 @@ from p2l.leaderboard.history import History
 from p2l.leaderboard.report.ranking import Ranking, Step
 
 FIELD = "the chance of winning a vote against another model drawn at random; ties count half"
-_TITLE_LENGTH = 32
 _EARLIER_PERIODS = 5
 
 
@@ -186,9 +185,3 @@ def effect_table(effects: Sequence[Effect], level: float) -> Table:
         (Column(f"{level:.0%} interval"), [_interval(effect.lower, effect.upper, 3) for effect in effects]),
         (Column("Odds", note="by which one unit more multiplies the odds"), odds),
     )
-
-
-def cut(text: str, most: int = _TITLE_LENGTH) -> str:
-    """Return a text of others in one line, cut where it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
