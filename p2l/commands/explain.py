@@ -16,7 +16,6 @@ from p2l.common import cli
 from p2l.common.cli import amount, nearest, need, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
-from p2l.common.plots import check_result_files
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--level and --fdr must lie between 0 and 1")
     if args.min_prompts < 2 or (args.clusters is not None and args.clusters < 2):
         raise ConfigError("--min-prompts and --clusters must be at least 2")
+    from p2l.common.report.reports import check_result_files
+
     check_result_files(args, args.prompts, args.answers, args.votes, args.model_list)
 
 

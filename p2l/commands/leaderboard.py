@@ -12,7 +12,6 @@ from p2l.common import cli
 from p2l.common.cli import need, parser, positive, run
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
-from p2l.common.plots import check_result_files
 from p2l.common.program import Parser
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
@@ -245,6 +244,8 @@ def _check(args: argparse.Namespace) -> None:
     _check_counts(args)
     _check_history(args)
     _check_files(args)
+    from p2l.common.report.reports import check_result_files
+
     check_result_files(args, args.votes, args.prompts, *(args.from_counts or []))
 
 

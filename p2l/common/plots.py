@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import warnings
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.cli import need
-from p2l.common.errors import ConfigError, InputError
+from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, atomic_path, check_can_write
 from p2l.common.text_table import cut
 
@@ -44,18 +43,6 @@ def check_outputs(table: str | None, plot: str | None, *inputs: str | None) -> N
             check_can_write(path, *inputs)
     if plot is not None:
         check_figures(plot)
-
-
-def check_result_files(args: argparse.Namespace, *inputs: str | None) -> None:
-    """Refuse --output, --html and --plot that cannot be written or are one file, before any work is done."""
-    files = [name for name in (args.output, args.html, args.plot) if name is not None]
-    if len(set(files)) < len(files):
-        raise ConfigError("--output, --html and --plot name the same file; name another")
-    check_outputs(args.output, args.plot, *inputs)
-    if args.html is not None:
-        from p2l.common.report.reports import check_page
-
-        args.html = str(check_page(args.html, *inputs))
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -6,6 +6,7 @@ The page holds its style, its one script and its figures. Figures are numbered i
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 import math
@@ -19,8 +20,9 @@ from markupsafe import Markup, escape
 
 from p2l.common.bootstrap import Interval
 from p2l.common.cli import need
-from p2l.common.errors import InputError
+from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import check_can_write, output_path
+from p2l.common.plots import check_outputs
 from p2l.common.report.charts import Axes, Chart, Series, Text, chart_svg, keys_of, percent, short_number
 from p2l.common.report.drawing import Axis
 from p2l.common.report.heat import Heat
@@ -266,6 +268,16 @@ def check_page(path: str | Path, *inputs: str | Path | None) -> Path:
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{path}: the ending of a page must be .html")
     return check_can_write(Path(path).expanduser(), *inputs)
+
+
+def check_result_files(args: argparse.Namespace, *inputs: str | None) -> None:
+    """Refuse --output, --html and --plot that cannot be written or are one file, before any work is done."""
+    files = [name for name in (args.output, args.html, args.plot) if name is not None]
+    if len(set(files)) < len(files):
+        raise ConfigError("--output, --html and --plot name the same file; name another")
+    check_outputs(args.output, args.plot, *inputs)
+    if args.html is not None:
+        args.html = str(check_page(args.html, *inputs))
 
 
 def save_report(report: Report, path: str | Path) -> Path:
