@@ -123,7 +123,7 @@ def load(arguments: Namespace, *, continue_in_place: bool = False) -> tuple[Conf
 
 GROUPS = {
     "one experiment, in this order": {
-        "wizard": ("coeval.commands.wizard", "write a configuration from a dozen questions, or one sentence"),
+        "wizard": ("coeval.commands.plan:wizard_main", "write a configuration from a dozen questions, or one sentence"),
         "generate": (
             "coeval.commands.run:generate_main",
             "let teachers write attributes and rubrics into a configuration",
@@ -141,13 +141,13 @@ GROUPS = {
             "find broken or missing records of a run, for the next run to make",
         ),
         "view": (
-            "coeval.commands.view",
+            "coeval.commands.run:view_main",
             "look at a run in a browser, down to prompts, answers, rationales",
         ),
         "analyze": ("coeval.commands.analyze", "make reports, tables, benchmarks and preferences of a run"),
     },
     "more": {
-        "compare": ("coeval.commands.compare", "compare two runs; fails where a student became worse"),
+        "compare": ("coeval.commands.analyze:compare_main", "compare two runs; fails where a student became worse"),
         "ingest": ("coeval.commands.ingest", "add the items of a benchmark, or of a file of prompts, to a run"),
         "models": ("coeval.commands.plan:models_main", "list the models that your keys can reach"),
     },

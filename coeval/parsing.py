@@ -63,17 +63,13 @@ def _candidates(text: str) -> Iterator[str]:
             yield piece[start:]
             end = piece.rfind("}" if piece[start] == "{" else "]")
             yield piece[start : end + 1]
-        yield from _first_whole(piece, sorted(starts))
-
-
-def _first_whole(text: str, starts: Sequence[int]) -> Iterator[str]:
-    """Yield the first value that ends before the text does, such as an object that another follows."""
-    for start in starts:
-        try:
-            _, end = json.JSONDecoder(strict=False).raw_decode(text, start)
-        except (ValueError, RecursionError):
-            continue
-        yield text[start:end]
+        # The first value that ends before the text does, such as an object that another follows.
+        for start in sorted(starts):
+            try:
+                _, end = json.JSONDecoder(strict=False).raw_decode(piece, start)
+            except (ValueError, RecursionError):
+                continue
+            yield piece[start:end]
 
 
 def read_attributes(text: str) -> dict[str, list[Any]]:

@@ -72,9 +72,8 @@ class Scale:
             answer = str(answer)
         if not isinstance(answer, str):
             raise MalformedAnswerError(f"no grade: {self.text} was asked for")
-        return self._number(answer) if self.is_range else read_word(answer, LEVELS if self.is_default else self.grades)
-
-    def _number(self, answer: str) -> str:
+        if not self.is_range:
+            return read_word(answer, LEVELS if self.is_default else self.grades)
         grade = answer.rpartition("</think>")[2].strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ")
         if grade not in self.grades:
             raise MalformedAnswerError(f"{' '.join(answer.split())[:40]!r} is not {self.text}")
@@ -117,7 +116,9 @@ def _range(low: int, high: int) -> Scale:
 def _named(levels: tuple[Any, ...]) -> Scale:
     names = tuple(str(level).strip() for level in levels)
     for level, name in zip(levels, names, strict=True):
-        if isinstance(level, bool | Mapping) or not isinstance(level, str | int) or not _is_name(name):
+        # Of a name that `read_word` recognizes in a judge's answer.
+        is_name = bool(name) and name.isprintable() and not set(name) & set("\"'*`<>") and not name.endswith(".")
+        if isinstance(level, bool | Mapping) or not isinstance(level, str | int) or not is_name:
             raise ValueError(f"level {name[:40]!r} must be text on one line, without quotes in it; write it in quotes")
     if len({name.lower() for name in names}) < max(2, len(names)):
         raise ValueError("a scale needs two levels or more, each another word; write them from worst to best")
@@ -127,11 +128,6 @@ def _named(levels: tuple[Any, ...]) -> Scale:
     if lowered == tuple(level.lower() for level in LEVELS):
         raise ValueError("stands from best to worst; write the worst first")
     return DEFAULT if lowered == tuple(level.lower() for level in reversed(LEVELS)) else Scale(names)
-
-
-def _is_name(name: str) -> bool:
-    """Whether `read_word` recognizes it in a judge's answer."""
-    return bool(name) and name.isprintable() and not set(name) & set("\"'*`<>") and not name.endswith(".")
 
 
 def _joined(names: Sequence[str]) -> str:

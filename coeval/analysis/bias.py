@@ -49,10 +49,10 @@ class _VerbosityRow:
     judge: str  # empty: all judges
     responses: Annotated[int, Shown("answers")]
     r: Annotated[float | None, Shown("over all", "correlation of length and score over all answers", 3)]
+    # Datapoint means are taken out of both.
     within_datapoint_r: Annotated[
         float | None, toned("within items", "correlation of length and score among answers to one item")
     ]
-    """Datapoint means are taken out of both."""
     lower: float | None
     upper: float | None
 
@@ -158,6 +158,7 @@ def position_rows(verdicts: Iterable[Preference]) -> tuple[_PositionRow, ...]:
     return tuple(rows)
 
 
+# Family -> what a model's id holds; a distilled model counts to the first that fits.
 _FAMILIES = {
     "openai": r"gpt|(^|[^a-z])o[134](-|$)|davinci",
     "anthropic": r"claude",
@@ -172,7 +173,6 @@ _FAMILIES = {
     "xai": r"grok",
     "smollm": r"smollm",
 }
-"""Family -> what a model's id holds; a distilled model counts to the first that fits."""
 
 
 def bias_report(loaded: LoadedRun) -> BiasReport:

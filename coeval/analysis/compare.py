@@ -239,24 +239,21 @@ class RunComparison:
 def compare_runs(before: LoadedRun, after: LoadedRun, threshold: float = 0.02) -> RunComparison:
     """Compare every student that both runs judged, overall and by task."""
     tables, left_out = _shared_scores(before, after)
-    names = [_judged(loaded) for loaded in (before, after)]
+    judged = [{loaded.students[code] for code in loaded.units.student.tolist()} for loaded in (before, after)]
+    for students, loaded in zip(judged, (before, after), strict=True):
+        students.update(model for verdict in loaded.verdicts for model in (verdict.model_a, verdict.model_b))
     return RunComparison(
         before=before.info.experiment_id,
         after=after.info.experiment_id,
         threshold=threshold,
         changes=tuple(change for scores in tables for change in _changes(before, after, scores, threshold)),
-        only_before=tuple(sorted(names[0] - names[1])),
-        only_after=tuple(sorted(names[1] - names[0])),
+        only_before=tuple(sorted(judged[0] - judged[1])),
+        only_after=tuple(sorted(judged[1] - judged[0])),
         left_out=tuple(left_out),
         changed_judges=changed_judges(before, after),
         skipped_before=before.skipped,
         skipped_after=after.skipped,
     )
-
-
-def _judged(loaded: LoadedRun) -> set[str]:
-    scored = {loaded.students[code] for code in set(loaded.units.student.tolist())}
-    return scored | {model for verdict in loaded.verdicts for model in (verdict.model_a, verdict.model_b)}
 
 
 def _changes(before: LoadedRun, after: LoadedRun, scores: _SharedScores, threshold: float) -> Iterator[Change]:

@@ -60,8 +60,8 @@ class _StrataRow:
     """The share of the combinations of a task's target attributes that have items."""
 
     task: TaskName
+    # Of all attributes, or of as many as the task draws.
     strata: Annotated[int, Shown("combinations", "of one value of each declared target attribute")]
-    """Of all attributes, or of as many as the task draws."""
     covered: Annotated[int, Shown("with an item")]
     coverage: Annotated[float | None, barred("share", digits=2)]
     rare: Annotated[int, Shown("with one or two items")]
@@ -220,7 +220,11 @@ def _strata(loaded: LoadedRun, code: int, task: str) -> _StrataRow:
     items = [loaded.attributes[point] for point in np.flatnonzero(loaded.datapoint_task == code)]
     declared_items = [{name: value for name, value in item.items() if name in declared} for item in items]
     sound = [item for item in declared_items if item and all(value in declared[name] for name, value in item.items())]
-    sizes = _drawn(info, {len(item) for item in sound})
+    # The numbers of attributes that items are made with, as configured. Where no item is so, as they are: items of an
+    # earlier configuration, or of a benchmark, span other combinations than the present one draws.
+    low, high = info.drawn or (len(info.attributes), len(info.attributes))
+    planned, present = set(range(low, high + 1)), {len(item) for item in sound}
+    sizes = planned if planned & present or not present else present
     seen = Counter(frozenset(item.items()) for item in sound if len(item) in sizes)
     strata, values = _combinations(list(map(len, declared.values())), sizes), sum(map(len, declared.values()))
     covered_values = {
@@ -237,14 +241,6 @@ def _strata(loaded: LoadedRun, code: int, task: str) -> _StrataRow:
         values_covered=len(covered_values),
         value_coverage=len(covered_values) / values if values else None,
     )
-
-
-def _drawn(info: TaskInfo, seen: set[int]) -> set[int]:
-    """Return the numbers of attributes that items are made with: as configured or, where no item is so, as they are."""
-    low, high = info.drawn or (len(info.attributes), len(info.attributes))
-    planned = set(range(low, high + 1))
-    # Items of an earlier configuration, or of a benchmark, span other combinations than the present one draws.
-    return planned if planned & seen or not seen else seen
 
 
 def _combinations(sizes: Sequence[int], drawn: set[int]) -> int:

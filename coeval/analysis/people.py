@@ -91,8 +91,8 @@ class _JudgeCalibration:
     pairs: Annotated[int, Shown("compared", "(answer, factor) that the judge and people scored")]
     datapoints: ItemCount
     mae_raw: Annotated[float, Shown("distance", "mean distance from people's scores", 3)]
+    # Cross-validated in five folds; None with a single item.
     mae_calibrated: Annotated[float | None, Shown("calibrated", "the same after a map made of other items", 3)]
-    """Cross-validated in five folds; None with a single item."""
     few: bool  # whether there are fewer than ten items: the map is a guess
 
 
@@ -105,12 +105,12 @@ class _MapRow:
     score: Annotated[float, Shown("score", digits=3)]
     level: Annotated[str, Shown("level")]  # the word for it, where the judge gives levels
     pairs: Annotated[int, Shown("compared")]
+    # None where they scored no such answer.
     people: Annotated[float | None, estimated("people", "mean of what people gave; 95 % interval")]
-    """None where they scored no such answer."""
     lower: float | None
     upper: float | None
+    # Between its neighbours where people scored no such answer.
     calibrated: Annotated[float, Shown("worth", "the same, made never to fall", 3)]
-    """Between its neighbours where people scored no such answer."""
     units: Annotated[int, Shown("in the run")]  # the judge's scores of this kind in the whole run
 
 
@@ -130,8 +130,8 @@ class _StudentCalibration:
     units: ScoreCount  # scores of judges that have a map
     people: Annotated[float | None, Shown("people", "mean of what people gave the answers that they scored", 3)]
     people_pairs: Annotated[int, Shown("people's scores", "(answer, factor) that people scored")]
+    # A judge may favour a student for what no map of scores sees.
     gap: Annotated[float | None, estimated("gap", "people less calibrated judges on those answers", "gap_")]
-    """A judge may favour a student for what no map of scores sees."""
     gap_lower: float | None
     gap_upper: float | None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from coeval.analysis.tables import Shown
-from coeval.analysis.verdicts import Preference, read_verdicts, text_of
+from coeval.analysis.verdicts import Preference, evaluation_of, read_verdicts, text_of
 from coeval.duplicates import PromptIndex, text_in
 from coeval.errors import RunInputError
 from coeval.judging.prompts import stored_grading_text
@@ -394,8 +394,7 @@ def _judgements(
     """Return one judgement for each (response, judge), with the last valid score of each factor."""
     judgements: dict[tuple[str, str], Judgement] = {}
     for place, record in _records(run, "evaluation", skips, counts):
-        response = text_of(record, "response_id") or record["id"].rpartition("__")[0]
-        judge = text_of(record, "judge_model_id") or record["id"].rpartition("__")[2]
+        response, judge = evaluation_of(record)
         scores = record.get("scores")
         if not response or not judge or not (isinstance(scores, Mapping) or is_failed(record)):
             skips.note("PARSE_ERROR_P5", place)

@@ -255,20 +255,17 @@ def influence_variance(estimate: Floats, influence: Floats, shares: Floats) -> V
         weight = np.where(shares < 1.0 - 1e-12, 1.0 / (1.0 - shares), np.inf)
         raw = np.where(influence == 0.0, 0.0, influence**2 * weight).sum(axis=0)
         d = shares**2 * weight
-        trace, squared = _traces(d, shares)
+        # The traces of B and B^2 for B = (I - 1 p')' diag(d) (I - 1 p'), which is the quadratic form of V.
+        p = shares
+        total, dp, pp, dd = d.sum(axis=0), (d * p).sum(axis=0), (p * p).sum(axis=0), (d * d).sum(axis=0)
+        trace = total - 2.0 * dp + total * pp
+        mixed = -2.0 * (d * d * p).sum(axis=0) + total * (d * p * p).sum(axis=0)
+        rank_two = 2.0 * dp**2 + 2.0 * pp * dd - 4.0 * total * pp * dp + (total * pp) ** 2
+        squared = dd + 2.0 * mixed + rank_two
         scale = (shares**2).sum(axis=0) / trace
         freedom = np.maximum(trace**2 / squared, 1.0)
     alone = ~np.isfinite(d).all(axis=0) | ~np.isfinite(scale)
     return Variance(mean=estimate, variance=np.where(alone, np.inf, raw * scale), freedom=np.where(alone, 1.0, freedom))
-
-
-def _traces(d: Floats, p: Floats) -> tuple[Floats, Floats]:
-    """Return the traces of B and B^2 for B = (I - 1 p')' diag(d) (I - 1 p'), which is the quadratic form of V."""
-    total, dp, pp, dd = d.sum(axis=0), (d * p).sum(axis=0), (p * p).sum(axis=0), (d * d).sum(axis=0)
-    trace = total - 2.0 * dp + total * pp
-    mixed = -2.0 * (d * d * p).sum(axis=0) + total * (d * p * p).sum(axis=0)
-    rank_two = 2.0 * dp**2 + 2.0 * pp * dd - 4.0 * total * pp * dp + (total * pp) ** 2
-    return trace, dd + 2.0 * mixed + rank_two
 
 
 def t_limits(estimate: Any, variance: Any, freedom: Any) -> tuple[Any, Any]:

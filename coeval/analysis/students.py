@@ -363,7 +363,7 @@ def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
     Where the run has no fit the difference of means takes its place.
     """
     fit = fit_run(loaded)
-    fitted = {} if fit is None else {(a, b): pair for a, b, pair in _fitted_pairs(fit)}
+    fitted = {} if fit is None else dict(_fitted_pairs(fit))
     has_score = (~np.isnan(scores)).astype(np.int64)
     common = has_score.T @ has_score  # (S, S) items that both answered
     pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if common[a, b] > 1]
@@ -433,7 +433,7 @@ def _plain_difference(loaded: LoadedRun, scores: Floats, a: int, b: int) -> tupl
     return mean_difference(both[common, 0] - both[common, 1], loaded.clusters[common]), spread
 
 
-def _fitted_pairs(fit: Fit) -> Iterator[tuple[int, int, tuple[Difference, Variance]]]:
+def _fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference, Variance]]]:
     for a, b, items in fit.shared():
         if items.sum() > 1:
             influence, shares = fit.influence[:, [a, b]], (items / items.sum())[:, None]
@@ -446,7 +446,7 @@ def _fitted_pairs(fit: Fit) -> Iterator[tuple[int, int, tuple[Difference, Varian
                 freedom=float(gap.freedom[0]),
                 prompts=int((items > 0).sum()),
             )
-            yield a, b, (test, influence_variance(means, influence, np.repeat(shares, 2, axis=1)))
+            yield (a, b), (test, influence_variance(means, influence, np.repeat(shares, 2, axis=1)))
 
 
 # Labels: how often students name the one that an item was made with; no judge is asked.

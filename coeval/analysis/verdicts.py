@@ -143,6 +143,12 @@ def text_of(record: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def evaluation_of(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the ids of an evaluation's answer and judge, from its own id where it does not state them."""
+    answer, _, judge = text_of(record, "id").rpartition("__")
+    return text_of(record, "response_id") or answer, text_of(record, "judge_model_id") or judge
+
+
 def _answers_of(record: Mapping[str, Any]) -> tuple[str, str]:
     """Return the ids of the two answers, composed from item and model where they are not stated."""
     composed = (f"{record['datapoint_id']}__{record[f'model_{side}']}" for side in "ab")

@@ -35,8 +35,8 @@ from coeval.storage.run import Run
 from coeval.storage.store import Log
 from route.providers.base import Account, Fault, ProviderError
 
+# After which a job may have been created all the same.
 _UNCERTAIN = (Fault.CONNECTION, Fault.TIMEOUT, Fault.MALFORMED, Fault.SERVER)
-"""After which a job may have been created all the same."""
 
 
 @dataclass
@@ -92,8 +92,7 @@ def backend_for(interface: str, account: Account) -> Backend:
     # Here, because a run without batch jobs needs none of these modules.
     from coeval.batch.anthropic import AnthropicBatches
     from coeval.batch.backends import AzureBatches, OpenAIBatches
-    from coeval.batch.clouds import BedrockBatches, VertexBatches
-    from coeval.batch.gemini import GeminiBatches
+    from coeval.batch.clouds import BedrockBatches, GeminiBatches, VertexBatches
 
     backends: dict[str, Callable[[Account], Backend]] = {
         "openai": OpenAIBatches,

@@ -89,8 +89,8 @@ SETTINGS = frozenset(
     }
 )
 """Parameters that are never sent as they are."""
+# Parameters of local models; no provider knows them.
 _LOCAL_PARAMETERS = frozenset({"max_new_tokens", "device", "load_in_4bit", "load_in_8bit", "do_sample"})
-"""Parameters of local models; no provider knows them."""
 _TEMPERATURE = 0.7
 _TEMPERATURES: Mapping[str, float] = {"judge": 0.0}  # a score that is drawn anew each time is noise
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")

@@ -1,1 +1,1 @@
-"""The commands of `coeval`, one module each."""
+"""The commands of `coeval`, a module for each group."""

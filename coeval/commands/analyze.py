@@ -1,4 +1,4 @@
-"""Command: `coeval analyze SUB --run PATH --out PATH`, the reports of a run as pages, JSON and CSV.
+"""Commands: `coeval analyze SUB --run PATH --out PATH`, the reports of a run; `coeval compare`, two runs side by side.
 
 Exit code 1 where the folder holds no run, or no item is left in the robust set that a subcommand is about. A run that
 is not finished is analysed as it is, every report names its status, and a warning is printed without `--partial-ok`.
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from coeval.cli import LOG_LEVELS, add_log_level, add_out, add_run
 from coeval.reports.registry import PAGES, REPORTS, build
-from p2l.common.cli import add_command, parser
+from p2l.common.cli import add_command, amount, parser
+from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
+    from coeval.analysis.compare import RunComparison
     from coeval.analysis.coverage import CompleteReport
     from coeval.analysis.robust import RobustSummary
     from coeval.analysis.units import Header, LoadedRun, Report, RobustSettings
@@ -58,7 +60,8 @@ def build_parser() -> ArgumentParser:
         line = f"coeval analyze {name} --run benchmark/runs/to-p2l --out reports"
         command = add_command(subs, name, about, examples=(line, f"{line} --partial-ok"))
         add_run(command)
-        add_out(command, _out_help(name))
+        out = "file or folder" if name.startswith("export-") else "folder"
+        add_out(command, "folder, or a file that ends in .xlsx" if name == "complete-report" else out)
         command.add_argument("--partial-ok", action="store_true", help=_PARTIAL_HELP)
         add_log_level(command)
         if name in (*_ROBUST, "judge-report", "teacher-report"):
@@ -71,12 +74,6 @@ def build_parser() -> ArgumentParser:
     for name, (_, about) in FORWARDED.items():
         subs.add_parser(name, help=about, add_help=False)
     return flags
-
-
-def _out_help(name: str) -> str:
-    if name == "complete-report":
-        return "folder, or a file that ends in .xlsx"
-    return "file or folder" if name.startswith("export-") else "folder"
 
 
 def _add_choices(flags: ArgumentParser, name: str) -> None:
@@ -280,3 +277,81 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
     written = beside.submit(write_workbook, report, path)
     beside.shutdown(wait=False)
     return written.result
+
+
+# `coeval compare` exits with 1 where a student became worse by more than `--threshold` and not by chance (95 %), so
+# that it can stand in a pipeline that must not let a regression through; with 0 where none did, and with 2 where the
+# runs cannot be compared.
+
+_COMPARE_FILES = (".json", ".jsonl", ".csv", ".html", ".xlsx", ".txt", ".md")
+
+
+def compare_parser() -> ArgumentParser:
+    """Return the flags of `coeval compare`."""
+    flags = parser("coeval compare", "Compare two runs; exit code 1 where a student became worse, 2 for errors.")
+    flags.add_argument("--before", required=True, type=Path, metavar="PATH", help="folder of the earlier run")
+    flags.add_argument("--after", required=True, type=Path, metavar="PATH", help="folder of the later run")
+    flags.add_argument(
+        "--threshold", type=amount, default=0.02, help="largest drop of the mean score that is not a regression"
+    )
+    flags.add_argument("--students", metavar="A,B", help="compare only these (default: all that both runs have)")
+    flags.add_argument("--per-task", action="store_true", help="a regression in a single task counts too")
+    flags.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
+    add_out(flags, "folder for report.json and changes.csv", required=False)
+    return flags
+
+
+def compare_main(argv: Sequence[str] | None = None) -> int:
+    """Compare, print, and say by the exit code whether a student became worse.
+
+    Unlike other commands of CoEval it ends with 2, not 1, for a folder that holds no run, runs that share nothing or a
+    named student that is not in both: 1 is for a regression alone.
+    """
+    args = compare_parser().parse_args(argv)
+    try:
+        return _compare(args)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _compare(args: Namespace) -> int:
+    import json
+
+    if args.out is not None and args.out.suffix.lower() in _COMPARE_FILES:
+        from coeval.errors import RunInputError
+
+        name = args.out.with_suffix("")
+        raise RunInputError(f"--out {args.out}: is a folder for report.json and changes.csv; name one, such as {name}")
+
+    from coeval.analysis.compare import compare_runs
+    from coeval.analysis.tables import plain, write_tables
+    from coeval.analysis.units import load_run
+    from coeval.reports.texts import comparison_text
+
+    students = args.students.split(",") if args.students else None
+    comparison = _chosen(compare_runs(load_run(args.before), load_run(args.after), args.threshold), students)
+    print(json.dumps(plain(comparison), indent=2) if args.format == "json" else comparison_text(comparison))
+    if args.out is not None:
+        write_tables(comparison, args.out)
+    return int(any(args.per_task or not change.task for change in comparison.regressions))
+
+
+def _chosen(comparison: RunComparison, students: Sequence[str] | None) -> RunComparison:
+    from dataclasses import replace
+
+    from coeval.errors import RunInputError
+
+    names = sorted({change.student for change in comparison.changes})
+    if not names:
+        only = [f"{row.kind} {row.name}" for row in comparison.left_out[:4]]
+        why = f"; only one of them has {', '.join(only)}" if only else ""
+        raise RunInputError(
+            f"{comparison.before} and {comparison.after} share no student with scores of the same task, factor and "
+            f"judge, and no verdicts of the same task and judge: nothing to compare{why}"
+        )
+    missing = [name for name in students or () if name not in names]
+    if missing:
+        raise RunInputError(f"--students {missing[0]}: both runs have only {', '.join(names)}")
+    changes = tuple(change for change in comparison.changes if students is None or change.student in students)
+    return replace(comparison, changes=changes)

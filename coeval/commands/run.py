@@ -1,4 +1,4 @@
-"""Commands on one run: start it or go on with it, propose what teachers add to it, say how far it is, repair it."""
+"""Commands on one run: start it or go on with it, propose what teachers add, say how far it is, repair or view it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coeval.cli import (
@@ -25,11 +26,15 @@ from coeval.cli import (
     run_flags,
 )
 from coeval.commands.plan import add_probe, run_probe
+from p2l.common.access import add_address_flags, check_address, digest_of, is_loopback, new_key
 from p2l.common.cli import number_of, whole
+from p2l.common.connections import add_connection_flags, limits_of
+from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from coeval.planning.gaps import Inspection
     from coeval.storage.run import Run
+    from coeval.view.site import Site
 
 _SHOWN_CHARS = 160  # of a valid record
 _KINDS = {"3": ("data_generation",), "4": ("response_collection",), "5": ("evaluation", "pairwise")}
@@ -111,7 +116,6 @@ def generate_main(argv: Sequence[str] | None = None) -> int:
 
     from coeval.planning.probing import generate, log_probe, static_text
     from coeval.schema import PHASES
-    from p2l.common.errors import ConfigError
     from p2l.common.files import atomic_path, check_can_write
 
     config, keys, log = load(arguments)
@@ -224,3 +228,66 @@ def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Itera
         for record in itertools.islice(valid, arguments.show_valid):
             text = json.dumps(record, ensure_ascii=False)
             yield f"  valid: {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '...'}"
+
+
+_VIEW_KEY = "COEVAL_VIEW_KEY"
+
+
+def view_parser() -> ArgumentParser:
+    """Return the flags of `coeval view`."""
+    flags = run_flags("view", "Show a run in a browser: the ranking and, one click from any score, the item behind it.")
+    flags.add_argument(
+        "--bundle", type=Path, metavar="DIR", help="write the pages to this new folder, for any web server, and end"
+    )
+    server = flags.add_argument_group("server")
+    add_address_flags(server, host="127.0.0.1", port_number=8050)
+    server.add_argument(
+        "--key",
+        help=f"what readers type once (default: ${_VIEW_KEY}; else none on this machine, and a random one for others)",
+    )
+    add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5.0)
+    flags.hide_rare("--header-seconds", "--idle-seconds", "--max-connections", "--max-peer-connections")
+    return flags
+
+
+def view_main(argv: Sequence[str] | None = None) -> int | None:
+    """Serve a run read-only until interrupted, or write its pages; 1 where one of the folders cannot be used."""
+    flags = view_parser().parse_args(argv)
+    if flags.bundle is not None:
+        site = _site(flags.run)
+        size = site.write(flags.bundle)
+        files = sum(1 for _ in site.paths())
+        print(f"wrote {files:,} files, {size / 1e6:.1f} MB; open {flags.bundle / 'index.html'} through a web server")
+        return 0
+    check_address(flags.host, flags.port)
+    limits, key = limits_of(flags), _view_key(flags.key, flags.host)
+    site = _site(flags.run)
+    for path in ("index.html", "items.html"):  # what they compute of the whole run is then there for the first reader
+        site.read(path)
+    from coeval.view.serving import serve
+
+    host = f"[{flags.host}]" if ":" in flags.host else flags.host
+    print(f"{site.summary()}; open http://{host}:{flags.port}/", flush=True)
+    serve(site, flags.host, flags.port, None if key is None else digest_of(key), limits)
+    return None
+
+
+def _site(run: Path) -> Site:
+    from coeval.analysis.units import load_run
+    from coeval.view.site import Site
+
+    site = Site(load_run(run))
+    if site.loaded.header.partial:
+        print(f"note: {run} is {site.loaded.header.status}: this shows what it holds now", file=sys.stderr)
+    return site
+
+
+def _view_key(typed: str | None, host: str) -> str | None:
+    """Return what readers have to type; None where browsers of this machine need nothing."""
+    key = os.environ.get(_VIEW_KEY) if typed is None else typed
+    if key is not None and not key.strip():
+        raise ConfigError(f"--key (or ${_VIEW_KEY}) is empty; pass a key, or leave it out")
+    if key is None and not is_loopback(host):
+        key = new_key()
+        print(f"no --key was given; readers type this one: {key}", flush=True)
+    return None if key is None else key.strip()

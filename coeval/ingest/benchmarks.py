@@ -81,8 +81,8 @@ def benchmark(name: str) -> Benchmark:
     return table[name]
 
 
+# Metric -> the name of its factor.
 _METRIC_FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}
-"""Metric -> the name of its factor."""
 _METRIC_DESCRIPTIONS = {
     "bertscore": "closeness in meaning to the reference.",
     "bleu": "words in common with the reference.",

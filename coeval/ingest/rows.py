@@ -79,8 +79,8 @@ def _parquet(path: Path) -> Rows:
 
 
 _LONGEST_REASON = 300
+# Branch on which the hub has data sets as CONFIGURATION/SPLIT/*.parquet, also those whose own branch has a script.
 _CONVERTED = "refs/convert/parquet"
-"""Branch on which the hub has data sets as CONFIGURATION/SPLIT/*.parquet, also those whose own branch has a script."""
 
 
 def hub_rows(benchmark: Benchmark) -> Rows:

@@ -21,7 +21,7 @@ from coeval.ingest.answers import ReadyAnswer, model_name
 from coeval.ingest.benchmarks import BadRowError, Benchmark, BenchmarkItem, stratified
 from coeval.ingest.rows import Rows, rows_at
 from coeval.storage.meta import Meta, create_meta, main_process
-from coeval.storage.records import is_failed, now, read_json, read_records, write_json
+from coeval.storage.records import is_failed, now, read_json, write_json
 from coeval.storage.run import Run
 from coeval.storage.store import Store
 from p2l.common.config import parse_yaml, read_limited
@@ -112,7 +112,10 @@ def _merge_values(target: dict[str, Any], benchmark: Benchmark) -> None:
         target[name] = list(dict.fromkeys([*target.get(name, ()), *values]))
 
 
-_REOPENED = ("response_collection", "evaluation")
+def _reopened(meta: Meta) -> dict[str, Any]:
+    """Return what `meta.json` says of a run that has new items or answers: phases 4 and 5 are not completed."""
+    phases = [phase for phase in meta.completed if phase not in ("response_collection", "evaluation")]
+    return {"phases_completed": phases, "status": "in_progress"}
 
 
 @dataclass(frozen=True)
@@ -146,8 +149,7 @@ def _add(
     run: Run, meta: Meta, benchmark: Benchmark, entries: Sequence[BenchmarkItem], skipped: int, limit: int | None
 ) -> _IngestCounts:
     configuration = read_configuration(run)
-    files = run.record_files("data_generation", benchmark.task)
-    stored_ids = {str(record.get("id")) for file in files for record in read_records(file)}
+    stored_ids = {str(record.get("id")) for record in run.read("data_generation", benchmark.task)}
     by_id: dict[str, BenchmarkItem] = {}
     for entry in entries:
         by_id.setdefault(_identity(benchmark, entry.native_id), entry)  # of duplicates the first
@@ -170,9 +172,34 @@ def _add(
         write_json(run.attributes(whole.task, "nuanced"), {})
     if not run.rubric(whole.task).is_file():
         write_json(run.rubric(whole.task), dict(whole.rubric))
-    _write_items(run, whole, chosen)
+    with Store(run) as store:
+        for identity, entry in chosen:
+            record = {
+                "id": identity,
+                "task_id": whole.task,
+                "teacher_model_id": whole.name,
+                "sampled_target_attributes": dict(entry.attributes),
+                "prompt": entry.prompt,
+                "reference_response": entry.reference,
+                "generated_at": now(),
+                "benchmark_id": whole.name,
+                "benchmark_split": whole.split,
+                "benchmark_native_id": entry.native_id,
+                "benchmark_native_score": entry.native_score,
+            }
+            store.append(run.records("data_generation", whole.task, whole.name), record)
     _write_configuration(run, changed)
-    _note(meta, whole, counts)
+    # New items have no answers and no scores yet, so phases 4 and 5 are open again.
+    logged = {
+        "benchmark": whole.name,
+        "teacher_id": whole.name,
+        "task_name": whole.task,
+        "n_written": counts.written,
+        "n_skipped": counts.there + counts.skipped,
+        "ingested_at": now(),
+    }
+    log = [*(meta.data.get("ingest_log") or []), logged]
+    meta.update(ingest_log=log, **(_reopened(meta) if counts.written else {}))
     return counts
 
 
@@ -233,9 +260,7 @@ def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
                 _add_model(models, name, "answers", "student", {"model": model_id}, run)
         _write_configuration(run, configuration)
         written = _write_answers(run, benchmark, answers, names)
-        meta.update(
-            phases_completed=[phase for phase in meta.completed if phase not in _REOPENED], status="in_progress"
-        )
+        meta.update(**_reopened(meta))
     return _AnswerCounts(
         items=added, written=written, there=len(answers) - written, models=tuple(sorted(set(names.values())))
     )
@@ -243,10 +268,9 @@ def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
 
 def _prompts_of(run: Run, task: str) -> dict[str, tuple[str, str]]:
     """Return the prompt and the teacher of each item of a task, by id."""
-    records = (record for file in run.record_files("data_generation", task) for record in read_records(file))
     return {
         str(record.get("id")): (str(record.get("prompt")), str(record.get("teacher_model_id")))
-        for record in records
+        for record in run.read("data_generation", task)
         if record.get("prompt") and not is_failed(record)
     }
 
@@ -286,10 +310,7 @@ def _check_items(
 def _write_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer], names: Mapping[str, str]) -> int:
     prompts, written = _prompts_of(run, benchmark.task), 0
     stored = {
-        str(record.get("id"))
-        for file in run.record_files("response_collection", benchmark.task)
-        for record in read_records(file)
-        if not is_failed(record)
+        str(record.get("id")) for record in run.read("response_collection", benchmark.task) if not is_failed(record)
     }
     with Store(run) as store:
         for answer in answers:
@@ -322,8 +343,8 @@ def _check_names(benchmark: Benchmark) -> None:
             raise RunInputError(f"{what} {name!r}: use letters (a-z, A-Z), digits and {' '.join(more)}, and no __")
 
 
+# Share of the rows of a published data set that may lack something, which nobody here can mend; they are skipped.
 _ODD_ROWS = 0.05
-"""Share of the rows of a published data set that may lack something, which nobody here can mend; they are skipped."""
 
 
 def read_items(benchmark: Benchmark, path: Path, rows: Rows | None = None) -> tuple[list[BenchmarkItem], int]:
@@ -372,39 +393,3 @@ def _with_values(benchmark: Benchmark, entries: Sequence[BenchmarkItem]) -> Benc
             there = ", ".join(values) or "none"
             raise RunInputError(f"label attribute {label!r}: no row has it; attributes: {there}")
     return replace(benchmark, attributes={name: list(distinct) for name, distinct in values.items()})
-
-
-def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, BenchmarkItem]]) -> None:
-    with Store(run) as store:
-        for identity, entry in chosen:
-            record = {
-                "id": identity,
-                "task_id": benchmark.task,
-                "teacher_model_id": benchmark.name,
-                "sampled_target_attributes": dict(entry.attributes),
-                "prompt": entry.prompt,
-                "reference_response": entry.reference,
-                "generated_at": now(),
-                "benchmark_id": benchmark.name,
-                "benchmark_split": benchmark.split,
-                "benchmark_native_id": entry.native_id,
-                "benchmark_native_score": entry.native_score,
-            }
-            store.append(run.records("data_generation", benchmark.task, benchmark.name), record)
-
-
-def _note(meta: Meta, benchmark: Benchmark, counts: _IngestCounts) -> None:
-    """Log the counts in `meta.json`, and reopen phases 4 and 5 if there are new items."""
-    entry = {
-        "benchmark": benchmark.name,
-        "teacher_id": benchmark.name,
-        "task_name": benchmark.task,
-        "n_written": counts.written,
-        "n_skipped": counts.there + counts.skipped,
-        "ingested_at": now(),
-    }
-    changes: dict[str, Any] = {"ingest_log": [*(meta.data.get("ingest_log") or []), entry]}
-    if counts.written:
-        changes["phases_completed"] = [phase for phase in meta.completed if phase not in _REOPENED]
-        changes["status"] = "in_progress"
-    meta.update(**changes)

@@ -17,8 +17,8 @@ from typing import Any
 from coeval.parsing import LEVELS, MalformedAnswerError, graded_in, read_level, read_object, read_scores
 from coeval.schema import Scale, Task, scale_of
 
+# Probability of ambiguous tokens, those that may begin several grades, above which there is no expected score.
 _MAX_AMBIGUOUS_PROBABILITY = 0.01
-"""Probability of ambiguous tokens, those that may begin several grades, above which there is no expected score."""
 _MARKS_AROUND_A_GRADE = " \t\r\n*`\"'."
 
 

@@ -29,8 +29,8 @@ class _LabelAccuracy:
     n_total: int  # answers that give a label
     n_matched: int
     n_skipped: int  # answers that give none
+    # Label -> precision, recall, f1; an answer without a label counts against recall.
     per_label: Mapping[str, Mapping[str, float]]
-    """Label -> precision, recall, f1; an answer without a label counts against recall."""
 
 
 def predicted_label(text: str, attribute: str) -> str | None:

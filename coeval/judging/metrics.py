@@ -126,6 +126,7 @@ def scores_for(judge: Model, task: Task, rubric: Mapping[str, Any], pairs: Seque
     return [{factor: str(round(min(max(value, 0.0), 1.0), 4)) for factor, value in scores.items()} for scores in rows]
 
 
+# Model -> the layer that agrees best with people, as published by the authors.
 _BERT_LAYERS: Mapping[str, int] = {
     "distilbert-base-uncased": 5,
     "distilbert-base-multilingual-cased": 5,
@@ -141,7 +142,6 @@ _BERT_LAYERS: Mapping[str, int] = {
     "microsoft/deberta-large-mnli": 18,
     "microsoft/deberta-xlarge-mnli": 40,
 }
-"""Model -> the layer that agrees best with people, as published by the authors."""
 _BERT_OPTIONS = ("model_type", "num_layers", "device")
 _USUAL_BERT = "distilbert-base-uncased"
 _BERT_BATCH_TEXTS = 32

@@ -34,11 +34,11 @@ _SHARES = ("failure_rate", "malformed_rate")
 class _Persona:
     """A mock model."""
 
+    # How good its answers are, in [0, 1]; or a map from parts of prompts to that: the first match counts, else
+    # `default` (0.5).
     skill: float | Mapping[str, float] = 0.6
-    """How good its answers are, in [0, 1]; or a map from parts of prompts to that: the first match counts, else
-    `default` (0.5)."""
+    # Standard deviation of an answer's quality around the skill, and of a judge's view around the quality.
     noise: float = 0.1
-    """Standard deviation of an answer's quality around the skill, and of a judge's view around the quality."""
     position_bias: float = 0.0  # added by a judge to the quality of the answer that is shown first
     latency: float = 0.0  # seconds before an answer
     failure_rate: float = 0.0  # share of the requests that fail with a server error; each retry is a new draw

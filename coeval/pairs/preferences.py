@@ -75,7 +75,10 @@ def _comparisons(loaded: LoadedRun, rule: Rule, without: Codes) -> _Comparisons:
     student = units.student[first]
     differ = (b >= 0) & (student[a] != student[b])  # a group is filled from its first place on, so `a` is there too
     a, b = a[differ], b[differ]
-    shared = ~np.isnan(scores[a] + scores[b]) * _weights(loaded, rule)[units.task[first[a]]]
+    weights = factor_weights(loaded).copy()  # by task and factor; those of the rule stand in for the rubric's
+    for factor in rule.weights.keys() & {*loaded.factors}:
+        weights[:, loaded.factors.index(factor)] = rule.weights[factor]
+    shared = ~np.isnan(scores[a] + scores[b]) * weights[units.task[first[a]]]
     total = shared.sum(axis=1)
     sums = (np.where(shared > 0, scores[side] * shared, 0.0).sum(axis=1) for side in (a, b))
     counts = total > 0
@@ -86,14 +89,6 @@ def _comparisons(loaded: LoadedRun, rule: Rule, without: Codes) -> _Comparisons:
 def _counts(loaded: LoadedRun, rule: Rule) -> npt.NDArray[np.bool_]:
     """Return whether each unit counts by the kind of its judge, (U,)."""
     return np.array([kind == rule.kind for kind in loaded.kinds], dtype=bool)[loaded.units.judge]
-
-
-def _weights(loaded: LoadedRun, rule: Rule) -> Floats:
-    """Return the weight of each factor in each task, (K, F)."""
-    weights: Floats = factor_weights(loaded).copy()
-    for factor in rule.weights.keys() & {*loaded.factors}:
-        weights[:, loaded.factors.index(factor)] = rule.weights[factor]
-    return weights
 
 
 def derived(loaded: LoadedRun, rule: Rule, without: Iterable[str] = ()) -> list[Preference]:

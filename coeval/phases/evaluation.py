@@ -65,34 +65,24 @@ def judge_question(
         "reference": reference,
         "response": response["response"],
     }
-    first = failures.get(context["id"], 0) * ATTEMPTS
+    prompts: dict[str, str] = {}
     if task.evaluation_mode == "per_factor":
-        prompts = {}
         for factor, text in rubric.items():
             # Each text under the manual's name and a shorter one, for prompts of either kind.
             texts |= {"rubric_factor_name": factor, "factor": factor}
             texts |= {"rubric_factor_description": text, "criterion": text}
             prompts[factor] = render(task, judge.name, "evaluate_per_factor", **texts)
-        return Question(
-            kind="factors",
-            phase=_PHASE,
-            role="judge",
-            model=judge.name,
-            task=task.name,
-            context=context,
-            prompts=prompts,
-            first_attempt=first,
-        )
-    prompt = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **texts)
+    else:
+        prompts[""] = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **texts)
     return Question(
-        kind="scores",
+        kind="factors" if task.evaluation_mode == "per_factor" else "scores",
         phase=_PHASE,
         role="judge",
         model=judge.name,
         task=task.name,
         context=context,
-        prompts={"": prompt},
-        first_attempt=first,
+        prompts=prompts,
+        first_attempt=failures.get(context["id"], 0) * ATTEMPTS,
     )
 
 
@@ -128,8 +118,8 @@ class _Scored:
     judge: Model
     factors: tuple[str, ...]  # the factors that the judge has to score
     done: set[str] = field(default_factory=set)  # responses with a score for every required factor
+    # Response -> scores of some of them, and of others.
     partial: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Response -> scores of some of them, and of others."""
     students: set[str] = field(default_factory=set)  # students of whom it has scored anything
     marked: Counter[str] = field(default_factory=Counter)  # how often evaluations of an id were marked as failed
 
@@ -217,8 +207,32 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     missing.sort()
     answered = _with_items(stage, work, [response for _, response in missing])
     if judge.is_virtual:
-        return await _compute(stage, work, answered, scored, len(missing))
-    return await drive(stage, _PHASE, judge, _questions(stage, work, answered, scored), expected=len(missing))
+        # Its scores are computed, not asked for.
+        outcome = Outcome(len(missing))
+        stage.progress.expect(outcome.expected)
+        while batch := list(islice(answered, _ANSWERS_PER_METRIC_CALL)):
+            try:
+                # In a thread: a metric such as BERTScore takes seconds, in which other judges' answers arrive.
+                records = await asyncio.to_thread(_computed, work, batch, scored)
+            except InputError as error:
+                stage.log.error(f"{_PHASE}: {judge.name}: {error}")
+                stage.store.error(_PHASE, str(error), task=work.task.name, model=judge.name, role="judge")
+                outcome.refused[judge.name] = str(error)
+                return outcome
+            for record in records:
+                stage.store.append(stage.run.path_of("evaluation", record), record)
+                outcome.stored += 1
+                stage.progress.advance()
+        return outcome
+
+    def questions() -> Iterator[Question]:
+        failures = stage.store.failures(_PHASE) + scored.marked
+        for item, response in answered:
+            scores = scored.partial.get(response["id"], {})
+            rubric = {factor: description_of(work.rubric[factor]) for factor in factors if factor not in scores}
+            yield judge_question(work.task, judge, rubric, item, response, scores, failures)
+
+    return await drive(stage, _PHASE, judge, questions(), expected=len(missing))
 
 
 def _with_items(stage: Stage, work: JudgedTask, responses: Iterable[str]) -> Iterator[_Answered]:
@@ -230,36 +244,6 @@ def _with_items(stage: Stage, work: JudgedTask, responses: Iterable[str]) -> Ite
             yield item, response
         else:
             stage.log.warning(f"{_PHASE}: {identity} is not judged: its item is missing")
-
-
-def _questions(stage: Stage, work: JudgedTask, answered: Iterable[_Answered], scored: _Scored) -> Iterator[Question]:
-    failures = stage.store.failures(_PHASE) + scored.marked
-    for item, response in answered:
-        scores = scored.partial.get(response["id"], {})
-        rubric = {factor: description_of(work.rubric[factor]) for factor in scored.factors if factor not in scores}
-        yield judge_question(work.task, scored.judge, rubric, item, response, scores, failures)
-
-
-async def _compute(
-    stage: Stage, work: JudgedTask, answered: Iterable[_Answered], scored: _Scored, expected: int
-) -> Outcome:
-    """Store scores that are computed, not asked for."""
-    outcome, remaining = Outcome(expected), iter(answered)
-    stage.progress.expect(expected)
-    while batch := list(islice(remaining, _ANSWERS_PER_METRIC_CALL)):
-        try:
-            # In a thread: a metric such as BERTScore takes seconds, in which other judges' answers arrive.
-            records = await asyncio.to_thread(_computed, work, batch, scored)
-        except InputError as error:
-            stage.log.error(f"{_PHASE}: {scored.judge.name}: {error}")
-            stage.store.error(_PHASE, str(error), task=work.task.name, model=scored.judge.name, role="judge")
-            outcome.refused[scored.judge.name] = str(error)
-            return outcome
-        for record in records:
-            stage.store.append(stage.run.path_of("evaluation", record), record)
-            outcome.stored += 1
-            stage.progress.advance()
-    return outcome
 
 
 def _computed(work: JudgedTask, batch: list[_Answered], scored: _Scored) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _SECONDS_BETWEEN_LINES = 60.0
+# Without share, speed and time of the phase, so that those of the run fit beside it into 80 columns.
 _BAR = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
-"""Without share, speed and time of the phase, so that those of the run fit beside it into 80 columns."""
 _MIN_SHARE_FOR_TIME_LEFT = 0.005  # of the run, below which the time left is not shown
 
 

@@ -53,18 +53,15 @@ class Question:
 
     def call(self, model: Model, part: str = "", attempt: int = 0) -> Call:
         """Return the call for a part."""
-        key = (self.task, self.id, part, str(attempt))
-        number = self.first_attempt + attempt
-        logprobs = bool(self.context.get("grading", {}).get("expected"))
         return Call(
             model=model,
             role=self.role,
             phase=self.phase,
             task=self.task,
-            key=key,
+            key=(self.task, self.id, part, str(attempt)),
             prompt=self.prompts[part],
-            attempt=number,
-            logprobs=logprobs,
+            attempt=self.first_attempt + attempt,
+            logprobs=bool(self.context.get("grading", {}).get("expected")),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -83,8 +83,6 @@ def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Map
         "student_model_id": student.name,
         "input": item["prompt"],
     }
-    prompt = render(task, student.name, "test", input=item["prompt"])
-    first = failures.get(identity, 0) * ATTEMPTS
     return Question(
         kind="response",
         phase=_PHASE,
@@ -92,8 +90,8 @@ def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Map
         model=student.name,
         task=task.name,
         context=context,
-        prompts={"": prompt},
-        first_attempt=first,
+        prompts={"": render(task, student.name, "test", input=item["prompt"])},
+        first_attempt=failures.get(identity, 0) * ATTEMPTS,
     )
 
 

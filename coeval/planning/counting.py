@@ -303,7 +303,12 @@ class _Count:
 
     def _scores(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
         """Return the calls to a judge: one for each answer, or one for each of its factors."""
-        factors = self._factors(task, judge)
+        rubric = task.rubric if not isinstance(task.rubric, str) else self.stored.rubrics.get(task.name)
+        if rubric is None or (isinstance(task.rubric, str) and self.modes[PHASES[1]] == "New"):
+            # Placeholders while the rubric is unknown.
+            factors = tuple(f"factor {number}" for number in range(1, _UNKNOWN_FACTORS + 1))
+        else:
+            factors = required_factors(judge, task, rubric)
         whole = task.evaluation_mode == "single"
         of_task = any(key[0] == task.name for key in self.stored.scores)
         total = 0
@@ -322,13 +327,6 @@ class _Count:
                 missing[name] = max(lacking, default=0) if whole else sum(lacking)
             total += sum(self._left(PHASES[4], missing, of_task, of_model).values())
         return total
-
-    def _factors(self, task: Task, judge: Model) -> tuple[str, ...]:
-        """Return the factors that a judge scores; placeholders while the rubric is unknown."""
-        rubric = task.rubric if not isinstance(task.rubric, str) else self.stored.rubrics.get(task.name)
-        if rubric is None or (isinstance(task.rubric, str) and self.modes[PHASES[1]] == "New"):
-            return tuple(f"factor {number}" for number in range(1, _UNKNOWN_FACTORS + 1))
-        return required_factors(judge, task, rubric)
 
     def _pairs(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:
         """Return the calls to a judge for verdicts on pairs of the configured students."""

@@ -136,10 +136,13 @@ def minutes(amount: float) -> str:
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table of numbers behind a column of names; an unnamed last column is text."""
-    if not rows:
-        return ""
     left = {0} if head[-1] else {0, len(head) - 1}
-    return "\n".join(text_table(head, rows, left=left, joined_rule=True))
+    return "\n".join(text_table(head, rows, left=left, joined_rule=True)) if rows else ""
+
+
+def text_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a table of texts."""
+    return "\n".join(text_table(head, rows, left=range(len(head)), joined_rule=True))
 
 
 BATCH_SECONDS = 3600.0  # assumed for a batch job; providers promise a day and mostly need less than an hour

@@ -190,8 +190,8 @@ def _valid(run: Run, kind: str, task: Mapping[str, Any], needed: str) -> Iterato
         yield from (record for record in read_records(path) if not is_failed(record) and record.get(needed))
 
 
+# Models, with how many of their records are missing, and how many there should be.
 _Needs = Iterator[tuple[str, int, int]]
-"""Models, with how many of their records are missing, and how many there should be."""
 
 
 def _items(config: _StoredConfig, present: _Present) -> _Needs:
@@ -258,8 +258,8 @@ def _unscored(judge: str, factors: set[str], present: _Present) -> tuple[int, in
     return sum(map(bool, left.values())), expected
 
 
+# Kind of record -> function that yields what is needed of each model.
 _NEEDS = {"data_generation": _items, "response_collection": _answers, "evaluation": _scores, "pairwise": _pairs}
-"""Kind of record -> function that yields what is needed of each model."""
 
 
 # Unusable is an item without reference, an answer without text, an evaluation without scores, a verdict without winner,
@@ -268,12 +268,12 @@ _NEEDS = {"data_generation": _items, "response_collection": _answers, "evaluatio
 
 _COPIED_BYTES = 1 << 20  # of a line, at once
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
+# Kind -> the kind that it is built on, and the keys that say on which records.
 _UPSTREAM = {
     "response_collection": ("data_generation", ("datapoint_id",)),
     "evaluation": ("response_collection", ("response_id",)),
     "pairwise": ("response_collection", ("response_a_id", "response_b_id")),
 }
-"""Kind -> the kind that it is built on, and the keys that say on which records."""
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,12 @@ def _fault(kind: str, record: Mapping[str, Any]) -> str | None:
     if not record.get("id"):
         return "no id"
     if kind == "pairwise":
-        return _fault_of_verdict(record)
+        for key in ("datapoint_id", "model_a", "model_b", "judge_model_id"):
+            if not isinstance(record.get(key), str):
+                return f"no {key}"
+        if record["model_a"] == record["model_b"]:
+            return "one model twice"
+        return None if record.get("winner") in WINNERS else "no winner"
     if kind == "evaluation":
         scores = record.get("scores")
         if not isinstance(scores, dict) or not scores:
@@ -390,15 +395,6 @@ def _fault(kind: str, record: Mapping[str, Any]) -> str | None:
 
 
 _NEEDED = {"data_generation": ("prompt", "reference_response"), "response_collection": ("response",)}
-
-
-def _fault_of_verdict(record: Mapping[str, Any]) -> str | None:
-    for key in ("datapoint_id", "model_a", "model_b", "judge_model_id"):
-        if not isinstance(record.get(key), str):
-            return f"no {key}"
-    if record["model_a"] == record["model_b"]:
-        return "one model twice"
-    return None if record.get("winner") in WINNERS else "no winner"
 
 
 def mend(run: Run, inspections: Mapping[str, Inspection], kinds: tuple[str, ...] = KINDS) -> int:

@@ -12,14 +12,13 @@ from coeval.interfaces import price_of
 from coeval.judging.prompts import grading_text, shown_template
 from coeval.phases.progress import time_text
 from coeval.planning.counting import Remaining, Work, remaining
-from coeval.planning.estimate import dollars, grid, minutes, static_estimate
+from coeval.planning.estimate import dollars, grid, minutes, static_estimate, text_grid
 from coeval.planning.gaps import WORDS, progress_of
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role, Sampling, Task, description_of, weight_of
 from coeval.storage.meta import Meta
 from coeval.storage.records import is_failed, read_json, read_records
 from coeval.storage.run import KINDS_OF, Run
-from p2l.common.report.tables import Cell, Column, Table, Value, render
-from p2l.common.text_table import text_table
+from p2l.common.report.tables import Cell, Column, Table, render
 
 _PHASE_HEADS = {
     "attribute_mapping": "attributes",
@@ -48,19 +47,17 @@ def plan_text(config: Config, left: Remaining, only: Collection[str] | None = No
             rubric = f"{len(task.rubric)} factor" + ("s" if len(task.rubric) != 1 else "")
         tasks.append((task.name, target, nuance, items, grading_text(task), rubric))
     phases = [(phase, str(left.modes[phase]), ", ".join(_batched_in(config, phase))) for phase in PHASES]
-    if any(batched for _, _, batched in phases):
-        modes = _text_grid(("phase", "mode", "in batches"), phases)
-    else:
-        modes = _text_grid(("phase", "mode"), [(phase, mode) for phase, mode, _ in phases])
-    counts = _calls_per_task(config, left.work)
-    calls = [(name, *(f"{of[phase]:,}" for phase in PHASES), f"{sum(of.values()):,}") for name, of in counts.items()]
-    totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
-    calls.append(("total", *(f"{number:,}" for number in totals), f"{sum(totals):,}"))
+    # Batches are of no interest where there are none.
+    shown = 3 if any(batched for _, _, batched in phases) else 2
+    modes = text_grid(("phase", "mode", "in batches")[:shown], [row[:shown] for row in phases])
+    calls = [
+        (name, *(f"{count:,}" for count in counts)) for name, *counts in _calls_per_task(config, left.work, "total")
+    ]
     return "\n\n".join(
         [
             head,
-            _text_grid(("model", "interface", "asked for", "roles"), models),
-            _text_grid(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
+            text_grid(("model", "interface", "asked for", "roles"), models),
+            text_grid(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
             modes,
             grid(("calls", *(_PHASE_HEADS[phase] for phase in PHASES), "total"), calls),
         ]
@@ -77,12 +74,13 @@ def phases_left(
     return [phase for phase in PHASES if phase not in settled or phase in asking]
 
 
-def _calls_per_task(config: Config, work: Iterable[Work]) -> dict[str, Counter[str]]:
-    """Return task -> phase -> calls."""
+def _calls_per_task(config: Config, work: Iterable[Work], all_tasks: str) -> list[list[Any]]:
+    """Return a row for each task with its calls in each phase and in all, then the same of all tasks, so named."""
     counts = {task.name: Counter[str]() for task in config.tasks}
     for entry in work:
         counts[entry.task][entry.phase] += entry.calls
-    return counts
+    rows: list[list[Any]] = [[name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()]
+    return [*rows, [all_tasks, *(sum(row[place] for row in rows) for place in range(1, len(PHASES) + 2))]]
 
 
 def _batched_in(config: Config, phase: Phase) -> list[str]:
@@ -106,10 +104,6 @@ def _asked_for(model: Model) -> str:
     if len(names) == 1:
         return next(iter(names))
     return ", ".join(f"{name} ({' and '.join(roles)})" for name, roles in names.items())
-
-
-def _text_grid(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    return "\n".join(text_table(head, rows, left=range(len(head)), joined_rule=True))
 
 
 _LAST_ERRORS = 10
@@ -225,13 +219,13 @@ def description_page(config: Config, probed: Mapping[str, str] | None = None) ->
         systems=_systems(config),
         # Those of a category together.
         tasks=[_task(config, task) for task in sorted(config.tasks, key=lambda task: task.category or "")],
-        phases=Table(
-            [
-                Column("Phase", number=False),
-                Column("Mode", number=False),
+        phases=Table.of(
+            (Column("Phase", number=False), PHASES),
+            (Column("Mode", number=False), [experiment.phases[phase] for phase in PHASES]),
+            (
                 Column("In batches", number=False, wide=True),
-            ],
-            [[phase, experiment.phases[phase], ", ".join(_batched_in(config, phase))] for phase in PHASES],
+                [", ".join(_batched_in(config, phase)) for phase in PHASES],
+            ),
         ),
         budget=_budget(config),
         costs=[_costs("Phase", estimate["per_phase"]), _costs("Provider", estimate["per_provider"])],
@@ -380,14 +374,8 @@ def prompts_of(config: Config, task: Task) -> list[tuple[str, str, str]]:
 
 
 def _budget(config: Config) -> Table:
-    counts = _calls_per_task(config, remaining(config).work)
     columns = [Column("Task", number=False), *(Column(phase) for phase in PHASES), Column("All")]
-    rows: list[list[Value]] = [
-        [name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()
-    ]
-    totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
-    rows.append(["all", *totals, sum(totals)])
-    return Table(columns, rows)
+    return Table(columns, _calls_per_task(config, remaining(config).work, "all"))
 
 
 def _costs(what: str, parts: Mapping[str, Any]) -> Table:

@@ -172,6 +172,8 @@ def _is_cached(name: str) -> bool:
 
 async def generate(config: Config, keys: Keys, log: Log) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration with static attributes and rubrics, and each change in words; P2LError if none came."""
+    from coeval.calling.caller import make_caller
+
     with tempfile.TemporaryDirectory(prefix="coeval-") as folder:
         run = Run(Path(folder) / config.experiment.id)
         run.folder.mkdir()
@@ -180,25 +182,19 @@ async def generate(config: Config, keys: Keys, log: Log) -> tuple[dict[str, Any]
         if source is not None:
             only_rubrics: dict[Phase, Mode] = {**dict.fromkeys(PHASES, "New"), PHASES[1]: "Extend"}
             copy_run(Run(source), run, [task.name for task in config.tasks], only_rubrics, extended_tasks(config))
-        await _ask(config, keys, run, modes, log)
+        meta = create_meta(run, config.experiment.id)
+        uncached = replace(config, experiment=replace(config.experiment, storage_folder=run.folder.parent, cache=False))
+        with Store(run) as store:
+            async with make_caller(uncached, keys, run, meta) as caller:
+                stage = Stage(uncached, run, store, caller, log, modes)
+                try:
+                    await map_attributes(stage)
+                    await map_rubrics(stage)
+                except Halt as halt:
+                    raise RunError(f"{halt}; raise the quota or budget_usd") from None
+                except RunError as error:  # the folder it points at is about to go
+                    raise RunError(str(error).removesuffix(f"; see {run.errors}") + "; each said why above") from None
         return _as_static(config, run)
-
-
-async def _ask(config: Config, keys: Keys, run: Run, modes: Mapping[Phase, Mode], log: Log) -> None:
-    from coeval.calling.caller import make_caller
-
-    meta = create_meta(run, config.experiment.id)
-    uncached = replace(config, experiment=replace(config.experiment, storage_folder=run.folder.parent, cache=False))
-    with Store(run) as store:
-        async with make_caller(uncached, keys, run, meta) as caller:
-            stage = Stage(uncached, run, store, caller, log, modes)
-            try:
-                await map_attributes(stage)
-                await map_rubrics(stage)
-            except Halt as halt:
-                raise RunError(f"{halt}; raise the quota or budget_usd") from None
-            except RunError as error:  # the folder it points at is about to go
-                raise RunError(str(error).removesuffix(f"; see {run.errors}") + "; each said why above") from None
 
 
 def _as_static(config: Config, run: Run) -> tuple[dict[str, Any], list[str]]:

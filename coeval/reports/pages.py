@@ -228,7 +228,12 @@ def cube(header: Header, slices: Columns[SliceRow], *, with_sums: bool = True) -
     for dimension in DIMENSIONS:
         place = place * len(names[dimension]) + used[dimension][1]
     order = np.argsort(place, kind="stable")
-    return embedded({"names": names, "notes": notes, **_sums(scored.where(order)), "runs": _runs(place[order])})
+    # Sorted places (N,) as (2 R,) starts and lengths of runs without a gap; -2: the first place, even 0, starts a run.
+    places = place[order]
+    starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+    lengths = np.diff(starts, append=len(places))
+    runs = np.stack([places[starts], lengths], axis=1).ravel().tolist()
+    return embedded({"names": names, "notes": notes, **_sums(scored.where(order)), "runs": runs})
 
 
 def _joined(constant: str, more: Mapping[str, Any]) -> str:
@@ -249,11 +254,3 @@ def _sums(slices: Columns[SliceRow]) -> dict[str, Any]:
     rank[order] = np.arange(len(order))
     rows = [[int(value) if value.is_integer() else value for value in row] for row in different[order].tolist()]
     return {"sums": rows, "sum": rank[which.reshape(-1)].tolist()}
-
-
-def _runs(places: Any) -> list[int]:
-    """Return sorted places (N,) as (2 R,) starts and lengths of runs without a gap."""
-    starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # -2: the first place, even 0, starts a run
-    lengths = np.diff(starts, append=len(places))
-    runs: list[int] = np.stack([places[starts], lengths], axis=1).ravel().tolist()
-    return runs

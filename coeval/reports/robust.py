@@ -106,8 +106,8 @@ def _fractions(report: RobustSummary) -> Table | None:
 # Coverage: what the run should hold, what it holds, and what of that can be used.
 
 _GRIDS = (("task", "judge"), ("teacher", "student"), ("student", "judge"))
+# Combinations of models on the page: a run of twenty models has 32,000, of which the thinnest matter.
 _COMBINATIONS_SHOWN = 300
-"""Combinations of models on the page: a run of twenty models has 32,000, of which the thinnest matter."""
 
 
 def coverage_context(report: CoverageSummary) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from coeval.analysis.records import norm_of
 from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, codes_of
-from coeval.analysis.verdicts import text_of
+from coeval.analysis.verdicts import evaluation_of
 from coeval.storage.records import is_failed
 from p2l.common.files import atomic_path
 from p2l.common.spreadsheets import to_cells
@@ -107,9 +107,7 @@ def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats
         is_whole = isinstance(record.get("id"), str) and isinstance(record.get("scores"), Mapping)
         if not is_whole or is_failed(record):
             continue
-        named_response, _, named_judge = str(record["id"]).rpartition("__")
-        response = text_of(record, "response_id") or named_response
-        judge = text_of(record, "judge_model_id") or named_judge
+        response, judge = evaluation_of(record)
         if response not in responses or judge not in judges:
             continue
         place = (responses[response] * shape[0] + judges[judge]) * shape[1]

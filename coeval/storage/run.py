@@ -19,13 +19,13 @@ RECORD_FOLDERS = {
     "pairwise": ("phase5_pairwise", "pairwise"),
 }
 """Kind of record -> its folder and the word in its files' names."""
+# Kind of record -> what the names of its files begin with.
 _NAMES = {
     "data_generation": ("task_id", "teacher_model_id"),
     "response_collection": ("task_id", "student_model_id"),
     "evaluation": ("task_id", "teacher_model_id", "judge_model_id"),
     "pairwise": ("task_id", "teacher_model_id", "judge_model_id"),
 }
-"""Kind of record -> what the names of its files begin with."""
 _MAX_LETTERS_OF_MODELS = 40
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coeval.analysis.records import LEVEL_WORDS
 from coeval.analysis.units import LoadedRun, codes_of, factor_weights
-from coeval.analysis.verdicts import Preference, text_of
+from coeval.analysis.verdicts import Preference, evaluation_of, text_of
 from coeval.duplicates import text_in
 from coeval.storage.records import (
     answer_mark,
@@ -189,8 +189,7 @@ def _item_of(kind: str, record: Mapping[str, Any]) -> str:
     if kind == "data_generation":
         return identity
     if kind == "evaluation":
-        answer = text_of(record, "response_id") or identity.rpartition("__")[0]
-        return text_of(record, "datapoint_id") or answer.rpartition("__")[0]
+        identity, _ = evaluation_of(record)
     return text_of(record, "datapoint_id") or identity.rpartition("__")[0]
 
 
@@ -298,8 +297,7 @@ class RunItems:
         mark, judged = item_mark(record), dict[str, dict[str, Mapping[str, Any]]]()
         marks = {text_of(answer, "id"): (student, answer_mark(answer)) for student, answer in answers.items()}
         for evaluation in self._records("evaluation", item):
-            response = text_of(evaluation, "response_id") or text_of(evaluation, "id").rpartition("__")[0]
-            judge = text_of(evaluation, "judge_model_id") or text_of(evaluation, "id").rpartition("__")[2]
+            response, judge = evaluation_of(evaluation)
             if response not in marks:
                 continue
             student, answer = marks[response]
@@ -347,12 +345,10 @@ def _answer(
     tokens = record.get("token_count")
     means = [view.score for view in judges if view.score is not None]
     note = f"No answer: {text_of(record, 'error') or 'the call failed'}" if is_failed(record) else ""
-    text = "" if note else _cut(text_in(record.get("response") or ""))
-    score = sum(means) / len(means) if means else None
     return _AnswerView(
         student=student,
-        text=text,
-        score=score,
+        text="" if note else _cut(text_in(record.get("response") or "")),
+        score=sum(means) / len(means) if means else None,
         judges=judges,
         tokens=tokens if isinstance(tokens, int) else None,
         note=_cut(note),

@@ -410,20 +410,16 @@ class Site:
         if number is None:
             return None
         item = self.items.read(number)
-        around = [self._keys[n] if 0 <= n < len(self._keys) else None for n in (number - 1, number + 1)]
-        place = f"{number + 1:,} of {len(self.items):,}"
-        list_page = _list_path(number // _LISTED + 1)
-        title = f"{item.identity}: {self.loaded.header.experiment_id}"
         descriptions = self.loaded.header.factor_descriptions
         return self._page(
             "coeval.view/item.html",
             "..",
-            title=title,
+            title=f"{item.identity}: {self.loaded.header.experiment_id}",
             item=item,
             finding=_item_findings(item),
-            around=around,
-            place=place,
-            list_page=list_page,
+            around=[self._keys[n] if 0 <= n < len(self._keys) else None for n in (number - 1, number + 1)],
+            place=f"{number + 1:,} of {len(self.items):,}",
+            list_page=_list_path(number // _LISTED + 1),
             describe=lambda factor: descriptions.get(f"{item.task}/{factor}", ""),
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coeval.commands import compare
+from coeval.commands import analyze
 from tests.coeval.analysis.runs import both, item, response, verdict, write_lines, write_run
 
 Scores = dict[tuple[str, str, str], dict[str, str]]
@@ -35,7 +35,7 @@ def words(capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_task_that_one_run_alone_has_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = write_run(tmp_path / "before", scores_of("mail", "High"))
     after = write_run(tmp_path / "after", {**scores_of("mail", "High"), **scores_of("poem", "Low")})
-    assert compare.main(flags_of(before, after)) == 0
+    assert analyze.compare_main(flags_of(before, after)) == 0
     told = words(capsys)
     assert "s1 all tasks 1.000 -> 1.000" in told
     assert "left out: task poem, 48 scores that only after has" in told
@@ -44,11 +44,11 @@ def test_a_task_that_one_run_alone_has_does_not_count(tmp_path: Path, capsys: py
 def test_what_is_written_is_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [write_run(tmp_path / name, scores_of("mail", "High")) for name in ("before", "after")]
     out = tmp_path / "changes"
-    assert compare.main([*flags_of(*runs), "--out", f"{out}.json"]) == 2
+    assert analyze.compare_main([*flags_of(*runs), "--out", f"{out}.json"]) == 2
     told = f"error: --out {out}.json: is a folder for report.json and changes.csv; name one, such as {out}\n"
     assert capsys.readouterr() == ("", told)
     assert not Path(f"{out}.json").exists()
-    assert compare.main([*flags_of(*runs), "--out", str(out)]) == 0
+    assert analyze.compare_main([*flags_of(*runs), "--out", str(out)]) == 0
     assert sorted(file.name for file in out.iterdir()) == ["changes.csv", "report.json"]
 
 
@@ -62,7 +62,7 @@ def test_one_missing_score_hides_no_regression(tmp_path: Path, capsys: pytest.Ca
     missing = scores(0)
     del missing["mail/ada/39", "s1", "j2"]
     before, after = write_run(tmp_path / "before", missing), write_run(tmp_path / "after", scores(6))
-    assert compare.main(flags_of(before, after)) == 1
+    assert analyze.compare_main(flags_of(before, after)) == 1
     assert "s1 all tasks 0.500 -> 0.425 -0.075" in words(capsys)
 
 
@@ -78,7 +78,7 @@ def test_a_harsher_judge_is_no_regression(tmp_path: Path, capsys: pytest.Capture
     harsh = {key: both("Low") for key in scores_of("mail", "High", ("harsh",))}
     models = configured(("j1", "new"), ("harsh", "new"))
     after = write_run(tmp_path / "after", {**scores_of("mail", "High"), **harsh}, models=models)
-    assert compare.main(flags_of(before, after)) == 0
+    assert analyze.compare_main(flags_of(before, after)) == 0
     told = capsys.readouterr().out
     assert "left out: judge gone, 48 scores that only before has" in told
     assert "left out: judge harsh, 48 scores that only after has" in told
@@ -88,9 +88,9 @@ def test_a_harsher_judge_is_no_regression(tmp_path: Path, capsys: pytest.Capture
 def test_nothing_in_common_is_an_error_and_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = write_run(tmp_path / "before", scores_of("mail", "High"))
     after = write_run(tmp_path / "after", scores_of("mail", "Low", ("j2",)))
-    assert compare.main(flags_of(before, after)) == 2
+    assert analyze.compare_main(flags_of(before, after)) == 2
     assert "nothing to compare; only one of them has judge j1, judge j2" in capsys.readouterr().err
-    assert compare.main(flags_of(before, tmp_path / "nowhere")) == 2
+    assert analyze.compare_main(flags_of(before, tmp_path / "nowhere")) == 2
     assert "holds no run" in capsys.readouterr().err
 
 
@@ -109,7 +109,7 @@ def pairs_run(folder: Path, winner: str) -> Path:
 
 def test_runs_of_pairs_are_compared_by_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = pairs_run(tmp_path / "before", "model_a"), pairs_run(tmp_path / "after", "tie")
-    assert compare.main(flags_of(before, after)) == 1
+    assert analyze.compare_main(flags_of(before, after)) == 1
     told = words(capsys)
     assert "s1 all tasks (wins) 1.000 -> 0.500 -0.500" in told
     assert "s2 mail (wins) 0.000 -> 0.500 +0.500" in told

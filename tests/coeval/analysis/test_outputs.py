@@ -17,7 +17,7 @@ from coeval.analysis.robust import plurality
 from coeval.analysis.tables import write_tables
 from coeval.analysis.units import load_run
 from coeval.cli import with_exit_code
-from coeval.commands import analyze, compare
+from coeval.commands import analyze
 from coeval.reports.registry import REPORTS, build
 from coeval.storage.records import read_records
 from p2l.common.errors import InputError
@@ -196,13 +196,13 @@ def test_a_regression_fails_and_noise_does_not(tmp_path: Path, capsys: pytest.Ca
     before = write_run(tmp_path / "before", scores_of())
     after = write_run(tmp_path / "after", scores_of(shift=1))
     flags = ["--before", str(before), "--after", str(after)]
-    assert compare.main(flags) == 1
+    assert analyze.compare_main(flags) == 1
     assert "s1 all tasks 0.750 -> 0.250 -0.500" in " ".join(capsys.readouterr().out.split())
-    assert compare.main(["--before", str(after), "--after", str(before)]) == 0
-    assert compare.main([*flags, "--students", "s2"]) == 0
-    assert compare.main([*flags, "--threshold", "0.6", "--format", "json", "--out", str(tmp_path / "out")]) == 0
+    assert analyze.compare_main(["--before", str(after), "--after", str(before)]) == 0
+    assert analyze.compare_main([*flags, "--students", "s2"]) == 0
+    assert analyze.compare_main([*flags, "--threshold", "0.6", "--format", "json", "--out", str(tmp_path / "out")]) == 0
     assert json.loads((tmp_path / "out" / "report.json").read_text())["threshold"] == 0.6
-    assert compare.main([*flags, "--students", "nobody"]) == 2
+    assert analyze.compare_main([*flags, "--students", "nobody"]) == 2
 
 
 def test_runs_of_other_prompts_are_not_paired(tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def test_an_output_folder_that_is_a_file_is_told_in_a_line(tmp_path: Path) -> No
     out = ["--out", str(tmp_path / "file")]
     with pytest.raises(InputError, match="file"):
         analyze.main(["student-report", "--run", str(folder), *out])
-    assert compare.main(["--before", str(folder), "--after", str(folder), *out]) == 2
+    assert analyze.compare_main(["--before", str(folder), "--after", str(folder), *out]) == 2
 
 
 @pytest.mark.parametrize("threshold", ["nan", "-0.1", "inf"])
 def test_a_gate_that_can_never_close_is_refused(threshold: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        compare.main(["--before", str(tmp_path), "--after", str(tmp_path), "--threshold", threshold])
+        analyze.compare_main(["--before", str(tmp_path), "--after", str(tmp_path), "--threshold", threshold])
 
 
 def test_the_threshold_that_an_empty_robust_set_advises_keeps_an_item(
