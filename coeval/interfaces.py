@@ -97,8 +97,8 @@ def _everywhere() -> dict[str, Mapping[str, float]]:
     return merged
 
 
+# Teachers and students that were ingested, and judges that compute: no model is called.
 VIRTUAL = ("benchmark", "answers", "metric", "label")
-"""Teachers and students that were ingested, and judges that compute: no model is called."""
 LOCAL = ("huggingface", "mock")  # answered by this process
 _HUGGINGFACE = ProviderSpec(
     name="huggingface",
@@ -118,8 +118,8 @@ INTERFACES: Mapping[str, ProviderSpec] = {
     **{name: ProviderSpec(name, "", needs_key=False, is_free=True, top_logprobs=0) for name in VIRTUAL},
 }
 """By the name in the configuration; `auto` stands for one of them."""
+# Interfaces that take batch jobs.
 BATCHING = tuple(name for name, spec in INTERFACES.items() if spec.batch_discount is not None)
-"""Interfaces that take batch jobs."""
 _USUAL_CALLS_IN_FLIGHT = 10
 
 

@@ -141,13 +141,13 @@ Phase: TypeAlias = Literal[
 ]
 Mode: TypeAlias = Literal["New", "Keep", "Extend", "Model"]
 Attributes: TypeAlias = Mapping[str, Sequence[Any]]  # attribute -> its values
+# Factor -> description, that and its weight, or the definition of a metric.
 Rubric: TypeAlias = Mapping[str, str | Mapping[str, Any]]
-"""Factor -> description, that and its weight, or the definition of a metric."""
 ROLES: tuple[Role, ...] = get_args(Role)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 BATCH_PHASES: tuple[Phase, ...] = PHASES[2:]
+# Phase -> the role of the models that it asks.
 ROLE_OF: Mapping[Phase, Role] = {**dict.fromkeys(PHASES[:3], ROLES[0]), PHASES[3]: ROLES[1], PHASES[4]: ROLES[2]}
-"""Phase -> the role of the models that it asks."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
@@ -232,8 +232,7 @@ class Task:
     category: str | None = None
     scale: Scale = DEFAULT
     rationale: bool = False  # whether judges give reasons before they grade
-    expected_scores: bool = False
-    """Whether a score is the mean of the grades that a judge could have given, by their probabilities."""
+    expected_scores: bool = False  # whether a score is the mean of all possible grades, by their probabilities
     documents: tuple[str, ...] = ()  # paths and patterns of the texts that items rest on
 
 
@@ -250,8 +249,7 @@ class Experiment:
     quota: Mapping[str, int] = field(default_factory=_nothing)  # model -> most calls
     generation_retries: int = 2
     batch: Mapping[str, Mapping[str, bool]] = field(default_factory=_nothing)
-    batch_poll_seconds: float | None = None
-    """Pause between two requests for the state of a batch job; by default 30 or 60, by provider."""
+    batch_poll_seconds: float | None = None  # pause between two looks at a batch job; by default 30 or 60, by provider
     probe_mode: Literal["full", "resume", "disable"] = "full"
     probe_on_fail: Literal["abort", "warn"] = "abort"
     estimate_cost: bool = False
@@ -278,8 +276,8 @@ class Config:
     models: tuple[Model, ...]
     tasks: tuple[Task, ...]
     experiment: Experiment
+    # The YAML as it was read; may hold keys, so it is never printed or stored as it is.
     raw: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
-    """The YAML as it was read; may hold keys, so it is never printed or stored as it is."""
     path: Path | None = None
     notes: tuple[str, ...] = ()  # choices of the loading, for the log: which provider each `interface: auto` became
 

@@ -121,8 +121,8 @@ class Reliability:
     ]
     alpha_lower: float | None
     alpha_upper: float | None
+    # On pairs that all judges scored.
     icc_single: Annotated[float | None, Shown("ICC of one", "ICC(2,1): absolute agreement of one judge", 3)]
-    """On pairs that all judges scored."""
     icc_average: Annotated[float | None, Shown("ICC of the mean", "ICC(2,k): of the mean of all judges", 3)]
 
 

@@ -206,8 +206,8 @@ class PeopleAgreement:
     weighted: Annotated[float | None, estimated("weighted", "mean of 1 - |difference|", "weighted_")]
     weighted_lower: float | None
     weighted_upper: float | None
+    # None where scores are not of a scale, or never vary.
     kappa: Annotated[float | None, estimated("kappa", "of equal scores, less what chance brings", "kappa_")]
-    """None where scores are not of a scale, or never vary."""
     kappa_lower: float | None
     kappa_upper: float | None
     spearman: Annotated[float | None, estimated("spearman", "correlation of ranks", "spearman_")]

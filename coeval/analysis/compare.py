@@ -225,8 +225,8 @@ class RunComparison:
     only_before: tuple[str, ...]  # students that the later run lacks
     only_after: tuple[str, ...]
     left_out: tuple[_LeftOut, ...]  # tasks, judges and factors of one run alone
+    # Judges that are another model now, as `name: model -> model`: their scores are compared all the same.
     changed_judges: tuple[str, ...]
-    """Judges that are another model now, as `name: model -> model`: their scores are compared all the same."""
     skipped_before: tuple[Skipped, ...]
     skipped_after: tuple[Skipped, ...]
 

@@ -48,8 +48,8 @@ class JudgeScale:
     """How a judge uses the scale, by the fit of students, judges and items."""
 
     judge: JudgeName
+    # Above 0: more lenient than the judges are by their weights.
     severity: Annotated[float | None, Shown("leniency", "its score of an average answer less that of all judges", 3)]
-    """Above 0: more lenient than the judges are by their weights."""
     sharpness: Annotated[
         float | None, Shown("sharpness", "how far its scores follow quality; 1 is the judges' mean", 2)
     ]

@@ -39,9 +39,9 @@ from coeval.storage.run import Run, entries_of, stored_config
 class Skipped:
     """Records of one kind that were left out."""
 
+    # PARSE_ERROR_P3/P4/P5, MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE,
+    # FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5, STALE_P4/P5, and those of verdicts on pairs, which end in _PAIR.
     code: Annotated[str, Shown("code")]
-    """PARSE_ERROR_P3/P4/P5, MISSING_RESPONSE, MISSING_DATAPOINT, INCOMPLETE_SCORES, INVALID_SCORE_VALUE,
-    FAILED_P3/P4/P5, DUPLICATE_P3/P4/P5, STALE_P4/P5, and those of verdicts on pairs, which end in _PAIR."""
     count: Annotated[int, Shown("records")]
     example: Annotated[str, Shown("for example", wide=True)]  # where: `file:line`, or the id of a record
 
@@ -54,17 +54,16 @@ class TaskInfo:
     """A task, from whichever files of the run can be read."""
 
     description: str = ""
+    # Factor -> description; None where no rubric is known, so that no score counts as missing.
     rubric: Mapping[str, str] | None = None
-    """Factor -> description; None where no rubric is known, so that no score counts as missing."""
     metrics: Mapping[str, str] = field(default_factory=dict)  # factors that are computed -> the metric
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # How many of its attributes an item is drawn with; None where the run does not tell.
     drawn: tuple[int, int] | None = None
-    """How many of its attributes an item is drawn with; None where the run does not tell."""
     label_attributes: tuple[str, ...] = ()
     is_configured: bool = False  # whether the run's configuration has it
     is_pairwise: bool = False  # whether models compare answers, and score none
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Factor -> what it counts, of those that count for more or less than 1."""
+    weights: Mapping[str, float] = field(default_factory=dict)  # factor -> weight, where that is not 1
     grading: str = ""  # how judges grade, where it is not by levels alone
 
 
@@ -79,11 +78,11 @@ class RunInfo:
     tasks: Mapping[str, TaskInfo]
     interfaces: Mapping[str, str]  # model -> interface
     model_ids: Mapping[str, str]  # model -> what its provider calls it, where no role says otherwise
+    # (model, role) -> what its provider calls it in this role, where that is another.
     role_models: Mapping[tuple[str, str], str]
-    """(model, role) -> what its provider calls it in this role, where that is another."""
     roles: Mapping[str, tuple[str, ...]]  # role -> models, as configured
+    # Metric judge -> the one metric that it computes, where it does not compute all.
     own_metrics: Mapping[str, str] = field(default_factory=dict)
-    """Metric judge -> the one metric that it computes, where it does not compute all."""
 
     def model_id(self, model: str, role: str) -> str:
         """Return the id of a model at its provider, in a role; its own name where the run does not tell."""

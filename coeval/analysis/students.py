@@ -51,8 +51,7 @@ class StudentRow:
 
     rank: Rank
     student: StudentName
-    fit: Annotated[float | None, estimated("score", _FIT, "fit_")]
-    """None where nothing connects the students: they are ranked by the mean then."""
+    fit: Annotated[float | None, estimated("score", _FIT, "fit_")]  # None where nothing connects the students
     fit_lower: float | None
     fit_upper: float | None
     length_controlled: Annotated[
@@ -61,8 +60,8 @@ class StudentRow:
     length_controlled_lower: float | None
     length_controlled_upper: float | None
     length_rank: Annotated[int | None, Shown("rank at equal length")]
+    # Mean of all its units, weighted by factor.
     mean: Annotated[float, estimated("mean", "of all scores; the bar is a 95 % interval over items")]
-    """Mean of all its units, weighted by factor."""
     lower: float
     upper: float
     macro: Annotated[float, estimated("mean over tasks", _MACRO, "macro_")]

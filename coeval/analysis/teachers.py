@@ -38,12 +38,12 @@ class TeacherRow:
 
     rank: Rank
     teacher: TeacherName
+    # None where it cannot be told from noise: with one prompt, one student, or without a fit.
     separation: Annotated[float | None, estimated("separation", _SEPARATION, "separation_")]
-    """None where it cannot be told from noise: with one prompt, one student, or without a fit."""
     separation_lower: float | None
     separation_upper: float | None
+    # None with fewer than two judges of an answer, too.
     spread: Annotated[float | None, estimated("spread", _SPREAD, "spread_")]
-    """None with fewer than two judges of an answer, too."""
     spread_lower: float | None
     spread_upper: float | None
     v1: Annotated[float, barred("V1", "mean over tasks and factors of the variance of the students' means")]

@@ -46,13 +46,12 @@ class Header:
     skipped: tuple[Skipped, ...]
     task_descriptions: Mapping[str, str] = field(default_factory=dict)
     factor_descriptions: Mapping[str, str] = field(default_factory=dict)  # `task/factor` -> description
+    # Task -> target attribute -> its values.
     attribute_values: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Task -> target attribute -> its values."""
     verdicts: int = 0  # on pairs of answers, after those on the same became one
+    # Task -> factor -> what it counts in students' means, where that is not 1.
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Task -> factor -> what it counts in students' means, where that is not 1."""
-    grading: Mapping[str, str] = field(default_factory=dict)
-    """Task -> how judges grade, where it is not by levels alone."""
+    grading: Mapping[str, str] = field(default_factory=dict)  # task -> grading, where it is not by levels alone
     prompts: int = 0  # distinct ones, near duplicates being one
 
     @property
@@ -85,8 +84,8 @@ class RobustSettings:
     judge_selection: str = "top_half"  # or all
     agreement_metric: str = "kappa"  # or spa, wpa: ranks the judges
     teacher_score_formula: str = "v1"  # or s2, r3: ranks the teachers
+    # Share of (student, factor) pairs on which the judges have to agree; None in the other form.
     agreement_threshold: float | None = 1.0
-    """Share of (student, factor) pairs on which the judges have to agree; None in the other form."""
     theta: float | None = None  # other form: how far judges may lie from the pair's mean
     q_fraction: float = 0.5  # share of the chosen judges that has to have scored (or to lie within theta)
 

@@ -34,10 +34,10 @@ class PairPower:
     difference: Annotated[float, Shown("difference", digits=3)]
     sd: Annotated[float, Shown("sd", "of the difference on one item", 3)]
     datapoints: Annotated[int, Shown("items it has")]
+    # None where there is no difference.
     needed: Annotated[
         int | None, Shown("items it needs", "to find this difference in 80 of 100 runs, two-sided at 5 %")
     ]
-    """None where there is no difference."""
     power: Annotated[float, Shown("power", "chance to find it with the items it has", 2)]
 
 

@@ -39,8 +39,7 @@ class Preference:
     margin: float | None  # score of model_a less that of model_b; None for native ones
     order_consistent: bool | None
     at: float  # seconds since 1970
-    verdicts: tuple[str, ...] = ()
-    """Of a native one the winner in each order: with model_a's answer first, then with model_b's."""
+    verdicts: tuple[str, ...] = ()  # of a native one the winner in each order: model_a's answer first, then model_b's
 
     @property
     def is_self_judged(self) -> bool:

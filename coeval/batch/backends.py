@@ -27,8 +27,8 @@ from route.providers.openai import dialect_of
 T = TypeVar("T")
 NO_RESULT = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 _CLOCK_SKEW = 600.0  # seconds that our clock and the provider's may differ
+# Long enough to upload a file of 100 MB, and to download the answers to it.
 TIMEOUTS = Timeouts(connect=10.0, first_token=120.0, stall=60.0, total=1800.0, max_bytes=4 * 2**30)
-"""Long enough to upload a file of 100 MB, and to download the answers to it."""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from coeval.storage.store import Log
 from p2l.common.errors import P2LError
 from route.providers.base import ProviderError
 
+# A job has a day: a provider that is down for some minutes should not end the run.
 RETRIES = Retries(attempts=10, timed_out=6)
-"""A job has a day: a provider that is down for some minutes should not end the run."""
 _MAX_WAIT_FOR_ROOM_SECONDS = 24 * 3600.0  # as long as a job may take
 _MAX_PAUSE_SECONDS = 600.0
 _ROOM = re.compile(r"limit(?::| of)\s*([\d,]+)\s*([KMB]?)\b", re.IGNORECASE)

@@ -46,8 +46,7 @@ class JobQuestion:
     question: Question
     sent: Mapping[str, Sent]  # part -> what this job asks
     kept: Mapping[str, Reply] = field(default_factory=dict)  # part -> usable answer from an earlier job
-    used: Mapping[str, Reply] = field(default_factory=dict)
-    """Part -> last unusable answer, with the tokens of all of them."""
+    used: Mapping[str, Reply] = field(default_factory=dict)  # part -> last unusable answer, with the tokens of all
     attempt: int = 0
 
     def as_line(self) -> bytes:

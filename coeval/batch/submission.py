@@ -55,8 +55,7 @@ class JobContext:
     interval: float = 0.0  # seconds between two polls of a job
     attempts: int = 1  # most attempts to get a usable answer; 1 where nothing may be submitted
     budget_usd: float | None = None
-    most_tokens: int | None = None
-    """Most prompt tokens of one job, once the provider has said so; None: as the backend says."""
+    most_tokens: int | None = None  # most prompt tokens of one job, as the provider said; None: as the backend says
 
     @property
     def token_limit(self) -> float:
@@ -221,8 +220,8 @@ class Draft:
     usd: float = 0.0
     size: int = 0  # bytes of the requests as they are sent
     tokens: int = 0  # upper bound of the prompt tokens
+    # After each question: length of the file, requests, dollars.
     marks: list[tuple[int, int, float]] = field(default_factory=list)
-    """After each question: length of the file, requests, dollars."""
 
     @classmethod
     def begin(cls, context: JobContext, token: str) -> Draft:
@@ -287,8 +286,7 @@ class RequestQueue:
         self._context = context
         self._entries = self._prepared(questions)
         self._next: JobQuestion | None = None
-        self.stopped: CallError | None = None
-        """Why the rest is not asked, or not before other jobs have shown their cost."""
+        self.stopped: CallError | None = None  # why the rest is not asked, or not before other jobs show their cost
 
     async def next_job(self) -> Job | None:
         """Return the next job, pending and charged; None if no questions are left, or `stopped` says why."""

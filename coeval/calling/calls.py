@@ -14,8 +14,8 @@ from coeval.schema import Model, Phase, Role
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.completions import joined_text, without
 
+# Candidates for a reply's first token with the natural logarithms of their probabilities.
 Tokens = tuple[tuple[str, float], ...]
-"""Candidates for a reply's first token with the natural logarithms of their probabilities."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from route.providers.accounts import account_for, expand
 from route.providers.base import Account
 from route.providers.registry import ProviderSpec
 
+# Stands for a secret; where a configuration with it is read again, the key comes from the key file or environment.
 REDACTED = "<redacted>"
-"""Stands for a secret; where a configuration with it is read again, the key comes from the key file or environment."""
 _SECRET_KEY = re.compile(
     r"(?:^|[_-])(?:api|access|secret|private|account|auth|subscription|service)[_-]?(?:access[_-]?)?key(?:[_-]?id)?$"
     r"|^(?:key|token)$|(?:session|auth|access|api|bearer|hf|refresh|id)[_-]token$|apikey|passw|secret|credential"
@@ -50,8 +50,8 @@ _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 class Keys:
     """Every credential there is; never printed."""
 
+    # Interface -> its entry of the key file.
     providers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Interface -> its entry of the key file."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     path: Path | None = None  # the key file that was read
     looked: tuple[Path, ...] = ()  # where a key file was looked for

@@ -168,8 +168,7 @@ class ModelEntry(Entry):
     role_parameters: dict[Role, _Parameter] = Field(default_factory=dict)
     access_key: Secret | None = None
     batch_enabled: Annotated[Bool | None, AfterValidator(_batches)] = None
-    resolved: Annotated[Any, AfterValidator(_resolved)] = None
-    """What `auto` became, in the configuration that a run keeps."""
+    resolved: Annotated[Any, AfterValidator(_resolved)] = None  # what `auto` became, in a run's own configuration
 
 
 def read_models(entries: list[Any], problems: Problems) -> tuple[Model, ...]:

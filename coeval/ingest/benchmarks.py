@@ -51,18 +51,15 @@ class Benchmark:
     description: str
     output_description: str
     rubric: Mapping[str, Any]
+    # (row, number from 0) -> item, or None for a row without one, such as one without a label. Raises BadRowError.
     read: Callable[[Row, int], BenchmarkItem | None]
-    """(row, number from 0) -> item, or None for a row without one, such as one without a label. Raises BadRowError."""
-    attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Known values; others are added as they occur."""
+    attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # known values; others are added as they come
     label_attributes: tuple[str, ...] = ()
     metric: str | None = None  # metric of the virtual judge to add
-    described: bool = False
-    """Whether the user gave the description, so that an existing task with another one is an error."""
+    described: bool = False  # whether the user gave the description: a task with another one is an error then
+    # Items that are drawn evenly over the attributes, unless a limit is given; None: all rows, in order.
     sample: int | None = None
-    """Items that are drawn evenly over the attributes, unless a limit is given; None: all rows, in order."""
-    hub: str = ""
-    """Address on the hub: `owner/name`, `owner/name:configuration`, or `owner/name:*` for all configurations."""
+    hub: str = ""  # address on the hub: `owner/name`, `owner/name:configuration`, or `owner/name:*` for all of these
 
 
 @lru_cache(maxsize=1)

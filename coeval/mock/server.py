@@ -72,8 +72,7 @@ class MockServer(Mock):
         self.api_key = api_key
         self.calls: Counter[tuple[str, str]] = Counter()  # answers by model and prompt
         self.phases: Counter[tuple[str, str]] = Counter()  # answers by model and phase
-        self.redraws = True
-        """Whether an equal question for an item brings another item, as at a temperature; False: the same."""
+        self.redraws = True  # whether an equal question for an item brings another, as at a temperature
         self.requests = 0  # all requests, refused ones included
         self.peak = 0  # most requests in flight
         self.headers: deque[Mapping[str, str]] = deque(maxlen=_BODIES_KEPT)

@@ -33,8 +33,7 @@ class Rule:
 
     margin: float = MARGIN  # by how much the better has to be ahead
     bad: float = BAD  # two that tie with no more than this are both bad
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Factor -> weight; others have that of the rubric, 1 by default."""
+    weights: Mapping[str, float] = field(default_factory=dict)  # factor -> weight; others have that of the rubric
     kind: str = "model"  # of the judges that count: models, `metric` or `label` judges
     seed: int = 0  # of the sides
 
@@ -158,10 +157,10 @@ class PreferenceSet:
     self_judged: int = 0  # left out because the judge is one of the two
     skipped: tuple[Skipped, ...] = ()  # records of the run that are unusable
     flips: tuple[FlipRow, ...] = ()  # of these judges
+    # Item -> target attribute -> value.
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Item -> target attribute -> value."""
+    # Item -> code of its prompt; near duplicates share one.
     clusters: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """Item -> code of its prompt; near duplicates share one."""
 
 
 def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:

@@ -323,11 +323,10 @@ _IsCurrent: TypeAlias = Callable[[Mapping[str, Any]], bool]
 class Verdicts:
     """The stored verdicts of one judge."""
 
-    winners: dict[Meeting, str] = field(default_factory=dict)
-    """Winner by meeting, `model_a` standing for the first name."""
+    winners: dict[Meeting, str] = field(default_factory=dict)  # by meeting, `model_a` standing for the first name
     couples: set[_Couple] = field(default_factory=set)  # models that it compared on any item
+    # Id of a failed verdict -> order that was answered -> winner.
     halves: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Id of a failed verdict -> order that was answered -> winner."""
 
 
 def read_verdicts(files: Iterable[Path], judge: str, is_current: _IsCurrent, on_bad: OnBad | None = None) -> Verdicts:

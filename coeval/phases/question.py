@@ -35,10 +35,9 @@ class Question:
     task: str
     # JSON, so that a batch job can outlive the process that submitted it.
     context: Mapping[str, Any]  # the parts of the record besides the answers; `id` is the record's
+    # Part -> prompt; the only part of most questions is `""`.
     prompts: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Part -> prompt; the only part of most questions is `""`."""
-    first_attempt: int = 0
-    """Number of the first attempt, so that neither the cache nor a scripted model repeats an unusable answer."""
+    first_attempt: int = 0  # number of the first attempt: neither cache nor scripted model repeats an unusable answer
 
     @property
     def id(self) -> str:
@@ -82,13 +81,13 @@ class Kind:
     """How answers become records of one kind."""
 
     read: Callable[[Mapping[str, Any], str, str], Any]  # parses (context, part, text); raises MalformedAnswerError
+    # Makes the record of (context, parsed answer by part, failure by part); None: nothing is stored.
     record: Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, str]], dict[str, Any] | None]
-    """Makes the record of (context, parsed answer by part, failure by part); None: nothing is stored."""
     stored: str  # kind of record; see `coeval.storage.run.RECORD_FOLDERS`
+    # Weighs (context, parsed answer, first tokens) by the tokens' probabilities.
     weigh: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
-    """Weighs (context, parsed answer, first tokens) by the tokens' probabilities."""
+    # Returns why a parsed answer cannot stand beside what is stored, for (store, context, parsed answer).
     conflict: Callable[[Store, Mapping[str, Any], Any], str | None] | None = None
-    """Returns why a parsed answer cannot stand beside what is stored, for (store, context, parsed answer)."""
 
 
 Apply: TypeAlias = Callable[[Question, Mapping[str, ReplyOrError]], Settled]  # makes and stores a record

@@ -42,10 +42,10 @@ class Stored:
     rubrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     items: Counter[tuple[str, str]] = field(default_factory=Counter)  # (task, teacher)
     responses: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # (task, teacher, student)
+    # (task, teacher, student, judge) -> factor -> answers with a score for it.
     scores: dict[tuple[str, str, str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """(task, teacher, student, judge) -> factor -> answers with a score for it."""
+    # (task, teacher, judge, student, student), the students in order of their names.
     pairs: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
-    """(task, teacher, judge, student, student), the students in order of their names."""
     completed: tuple[str, ...] = ()  # phases that are complete
     settled: tuple[str, ...] = ()  # these, and phases that were kept as they are
 

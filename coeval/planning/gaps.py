@@ -293,8 +293,7 @@ class Inspection:
 
     kind: str
     valid: set[str] = field(default_factory=set)
-    marks: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Id of a valid item or answer -> the mark of its texts."""
+    marks: dict[str, Any] = field(default_factory=dict, repr=False)  # id of a valid item or answer -> mark of its texts
     bad: list[_BadLine] = field(default_factory=list)  # unusable lines whose record is nowhere else
     gaps: list[Gap] = field(default_factory=list)
 

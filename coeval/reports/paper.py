@@ -207,5 +207,5 @@ def markdown(table: PaperTable, digits: int = 3) -> str:
     return "\n".join([*lines, "", caption]) + "\n"
 
 
+# Format -> what writes a table in it.
 FORMATS: Mapping[str, Callable[[PaperTable, int], str]] = {"latex": latex, "md": markdown}
-"""Format -> what writes a table in it."""

@@ -49,8 +49,7 @@ class Claims:
         # Process ids repeat on other machines, and on this one in time.
         host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname())[:40]
         self.name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.begun: dict[str, set[str]] = {}
-        """Work that this process shares now -> processes that were dead before its records were read."""
+        self.begun: dict[str, set[str]] = {}  # work that this process shares now -> processes that were dead before
         self._ledgers: defaultdict[str, dict[str, _Ledger]] = defaultdict(dict)  # work -> process -> claims
         self._stack = contextlib.ExitStack()
         with locked(self._lock):

@@ -151,8 +151,7 @@ class RecordIndex:
     ) -> None:
         """Index the records that have an id, are not failed and that `keep` accepts, `note` of each in `notes`."""
         self.notes: dict[str, Any] = {}
-        self.marked: Counter[str] = Counter()
-        """How often records of an id were marked as failed, by hand or by `repair`."""
+        self.marked: Counter[str] = Counter()  # how often records of an id were marked as failed, by hand or `repair`
         self._places: dict[str, tuple[Path, int]] = {}
         for path in paths:
             for offset, record in placed_records(path, on_bad):
