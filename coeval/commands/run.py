@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -26,9 +25,7 @@ from coeval.cli import (
     run_flags,
 )
 from coeval.commands.plan import add_probe, run_probe
-from p2l.common.access import add_address_flags, check_address, digest_of, is_loopback, new_key
 from p2l.common.cli import number_of, whole
-from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -213,6 +210,8 @@ def _print(folder: Run, inspections: Sequence[Inspection], arguments: Namespace)
 
 
 def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Iterator[str]:
+    import json
+
     gaps, bad = sum(gap.missing for gap in inspection.gaps), inspection.bad
     yield f"{inspection.kind}: {len(inspection.valid)} valid, {len(bad)} unusable, {gaps} missing"
     for reason, count in Counter(line.reason for line in bad).most_common():
@@ -235,6 +234,9 @@ _VIEW_KEY = "COEVAL_VIEW_KEY"
 
 def view_parser() -> ArgumentParser:
     """Return the flags of `coeval view`."""
+    from p2l.common.access import add_address_flags
+    from p2l.common.connections import add_connection_flags
+
     flags = run_flags("view", "Show a run in a browser: the ranking and, one click from any score, the item behind it.")
     flags.add_argument(
         "--bundle", type=Path, metavar="DIR", help="write the pages to this new folder, for any web server, and end"
@@ -252,6 +254,9 @@ def view_parser() -> ArgumentParser:
 
 def view_main(argv: Sequence[str] | None = None) -> int | None:
     """Serve a run read-only until interrupted, or write its pages; 1 where one of the folders cannot be used."""
+    from p2l.common.access import check_address, digest_of
+    from p2l.common.connections import limits_of
+
     flags = view_parser().parse_args(argv)
     if flags.bundle is not None:
         site = _site(flags.run)
@@ -284,6 +289,8 @@ def _site(run: Path) -> Site:
 
 def _view_key(typed: str | None, host: str) -> str | None:
     """Return what readers have to type; None where browsers of this machine need nothing."""
+    from p2l.common.access import is_loopback, new_key
+
     key = os.environ.get(_VIEW_KEY) if typed is None else typed
     if key is not None and not key.strip():
         raise ConfigError(f"--key (or ${_VIEW_KEY}) is empty; pass a key, or leave it out")
