@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -408,7 +407,31 @@ class RouterConfig(_Section):
     def _expand_efforts(cls, data: Any) -> Any:
         if not isinstance(data, dict) or not isinstance(data.get("model_configs"), dict):
             return data
-        return data | {"model_configs": _with_efforts(data["model_configs"])}
+        models = data["model_configs"]
+        expanded: dict[str, Any] = {}
+        for name, model in models.items():
+            if not isinstance(model, dict) or "efforts" not in model:
+                expanded[name] = model
+                continue
+            efforts = model["efforts"]
+            if not isinstance(efforts, dict) or not efforts:
+                raise ValueError(
+                    f"model_configs.{name}.efforts: must be settings by name, such as NAME: {{effort: low}}"
+                )
+            base = {key: setting for key, setting in model.items() if key != "efforts"}
+            for arm, settings in efforts.items():
+                where = f"model_configs.{name}.efforts.{arm}"
+                for key in settings if isinstance(settings, dict) else ():
+                    if key not in _EFFORT_KEYS:
+                        raise ValueError(f"{where}.{key}: is not known{nearest(str(key), _EFFORT_KEYS)}")
+                if not isinstance(settings, dict) or not isinstance(settings.get("effort"), str):
+                    raise ValueError(f"{where}: needs an effort, such as low")
+                if arm in expanded or arm in models:
+                    raise ValueError(f"{where}: is the name of another model; choose another")
+                own = {key: setting for key, setting in settings.items() if key != "effort"}
+                fields = {**(base.get("extra_fields") or {}), "reasoning_effort": settings["effort"]}
+                expanded[arm] = {**base, "extra_fields": {**fields, **(own.pop("extra_fields", None) or {})}, **own}
+        return data | {"model_configs": expanded}
 
     @model_validator(mode="after")
     def _check_names(self) -> RouterConfig:
@@ -417,7 +440,8 @@ class RouterConfig(_Section):
                 raise ValueError(f"model_configs.{name}: is the router's own name; choose another")
         if not self.routed_models():
             raise ValueError("model_configs: no model serves chat, so that there is nothing to route to")
-        for where, names in self._references():
+        keys = [(f"keys.{number}.models", key.models or []) for number, key in enumerate(self.keys)]
+        for where, names in [("static_order", self.static_order), *keys]:
             for name in names:
                 if name not in self.model_configs:
                     raise ValueError(f"{where}: no model {name!r} in model_configs{nearest(name, self.model_configs)}")
@@ -465,10 +489,6 @@ class RouterConfig(_Section):
                     )
         return self
 
-    def _references(self) -> list[tuple[str, Sequence[str]]]:
-        keys = [(f"keys.{number}.models", key.models or []) for number, key in enumerate(self.keys)]
-        return [("static_order", self.static_order), *keys]
-
     def routed_models(self) -> list[RoutedModel]:
         """Return all models of chat completions in the order of the file."""
         return [model.routed(name) for name, model in self.model_configs.items() if "chat" in model.serves]
@@ -479,32 +499,6 @@ class RouterConfig(_Section):
 
 
 _EFFORT_KEYS = ("effort", *ModelConfig.model_fields)
-
-
-def _with_efforts(models: dict[str, Any]) -> dict[str, Any]:
-    """Return raw model configurations in which a model with efforts is one model for each of them."""
-    expanded: dict[str, Any] = {}
-    for name, model in models.items():
-        if not isinstance(model, dict) or "efforts" not in model:
-            expanded[name] = model
-            continue
-        efforts = model["efforts"]
-        if not isinstance(efforts, dict) or not efforts:
-            raise ValueError(f"model_configs.{name}.efforts: must be settings by name, such as NAME: {{effort: low}}")
-        base = {key: setting for key, setting in model.items() if key != "efforts"}
-        for arm, settings in efforts.items():
-            where = f"model_configs.{name}.efforts.{arm}"
-            for key in settings if isinstance(settings, dict) else ():
-                if key not in _EFFORT_KEYS:
-                    raise ValueError(f"{where}.{key}: is not known{nearest(str(key), _EFFORT_KEYS)}")
-            if not isinstance(settings, dict) or not isinstance(settings.get("effort"), str):
-                raise ValueError(f"{where}: needs an effort, such as low")
-            if arm in expanded or arm in models:
-                raise ValueError(f"{where}: is the name of another model; choose another")
-            own = {key: setting for key, setting in settings.items() if key != "effort"}
-            fields = {**(base.get("extra_fields") or {}), "reasoning_effort": settings["effort"]}
-            expanded[arm] = {**base, "extra_fields": {**fields, **(own.pop("extra_fields", None) or {})}, **own}
-    return expanded
 
 
 def load_config(path: str | Path) -> RouterConfig:
@@ -548,14 +542,10 @@ def _first_problem(error: ValidationError, path: Path, has_short_limits: bool) -
         return f"{where}: unknown key {key}{nearest(place[-1], known)}"
     if problem["type"] == "missing":
         return f"{where}: key {key} is missing; add it"
-    got = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r:.80}"
-    return f"{where}: key {key}: {message[0].lower()}{message[1:]}{got}"
-
-
-def _may_be_secret(place: Sequence[str], value: object) -> bool:
-    """Return whether a value must not be repeated: an API key, or a section that may hold one."""
+    # What may be an API key, or a section that may hold one, is not repeated.
     holds_keys = place[-1] in _SECRET or place[-2:-1] in (["keys"], ["model_configs"], ["deployments"])
-    return holds_keys or isinstance(value, (dict, list))
+    got = "" if holds_keys or isinstance(problem["input"], (dict, list)) else f", got {problem['input']!r:.80}"
+    return f"{where}: key {key}: {message[0].lower()}{message[1:]}{got}"
 
 
 def _key_in(text: str) -> str:

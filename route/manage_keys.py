@@ -68,7 +68,9 @@ def _or_none(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 def main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command."""
     args = build_parser().parse_args(argv)
-    config = _raw(args.config)
+    from p2l.common.config import read_yaml
+
+    config = dict(read_yaml(args.config))
     path = _database_of(config, args.config)
     if args.action != "add" and "://" not in path and not Path(path).is_file():
         raise InputError(f"{path}: no such file; no router has run with it, and no key was made")
@@ -132,13 +134,6 @@ def checked_limits(limits: Mapping[str, Any], *, teams: Collection[str], models:
         if name not in models:
             raise InputError(f"models: no model {name!r} in the configuration{nearest(name, models)}")
     return {name: getattr(checked, name) if value is not None else None for name, value in limits.items()}
-
-
-def _raw(path: str) -> dict[str, Any]:
-    """Read the configuration without the secrets that it names, which need not be there."""
-    from p2l.common.config import read_yaml
-
-    return dict(read_yaml(path))
 
 
 def _names(config: Mapping[str, Any], section: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,7 +100,19 @@ def _copy(file: sqlite3.Connection, target: Connection, name: str) -> dict[str, 
     for table in ("votes", "usage", "keys"):
         if target.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
             raise InputError(f"{name}: its table {table} has rows already; move to an empty database or schema")
-    counts = {table: _copy_table(file, target, table, columns) for table, columns in _TABLES.items()}
+    counts = {}
+    for table, columns in _TABLES.items():
+        marks = ", ".join("?" * len(columns.split(", ")))
+        count = 0
+        order = " ORDER BY rowid" if table == "votes" else ""  # in which runs follow them
+        cursor = file.execute(f"SELECT {columns} FROM {table}{order}")
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            target.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+            count += len(rows)
+        [(moved,)] = target.execute(f"SELECT count(*) FROM {table}").fetchall()
+        if moved != count:
+            raise InputError(f"table {table}: {moved:,} of {count:,} rows were moved; nothing is kept of it, try again")
+        counts[table] = count
     secret = file.execute("SELECT secret FROM voters").fetchone()
     target.execute("UPDATE voters SET secret = ?", (secret[0],))
     flush = file.execute("SELECT flush FROM clock").fetchone()
@@ -108,25 +120,6 @@ def _copy(file: sqlite3.Connection, target: Connection, name: str) -> dict[str, 
     for subject, number in file.execute("SELECT subject, number FROM changes").fetchall():
         target.execute("INSERT INTO changes VALUES (?, ?) ON CONFLICT (subject) DO NOTHING", (subject, number))
     return counts
-
-
-def _copy_table(file: sqlite3.Connection, target: Connection, table: str, columns: str) -> int:
-    marks = ", ".join("?" * len(columns.split(", ")))
-    count = 0
-    order = " ORDER BY rowid" if table == "votes" else ""  # in which runs follow them
-    for rows in _chunks(file, f"SELECT {columns} FROM {table}{order}"):
-        target.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
-        count += len(rows)
-    [(moved,)] = target.execute(f"SELECT count(*) FROM {table}").fetchall()
-    if moved != count:
-        raise InputError(f"table {table}: {moved:,} of {count:,} rows were moved; nothing is kept of it, try again")
-    return count
-
-
-def _chunks(file: sqlite3.Connection, query: str) -> Iterator[list[tuple[object, ...]]]:
-    cursor = file.execute(query)
-    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-        yield rows
 
 
 if __name__ == "__main__":

@@ -95,7 +95,11 @@ def _settings(flags: argparse.Namespace) -> Settings:
     endpoint_key = os.environ.pop(_ENDPOINT_KEY_VARIABLE, None)
     options["router_api_key"] = options["router_api_key"] or endpoint_key
     if flags.traces is not None:
-        _check_traces(flags.traces)
+        # Both before the start: a malformed URL, and a missing extra.
+        if not flags.traces.startswith(("http://", "https://")):
+            raise ConfigError(f"--traces {flags.traces}: must be the http:// or https:// address of a collector")
+        import opentelemetry.exporter.otlp.proto.http
+        import opentelemetry.sdk.trace  # noqa: F401
     config = load_config(flags.config)
     check_providers(config, flags.config)  # before an endpoint is waited for
     options["router_type"] = flags.router_type or _type_of(
@@ -133,14 +137,6 @@ def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
             return "bt-endpoint"
         except MalformedAnswerError:  # not every endpoint has this path
             return "bt-endpoint"
-
-
-def _check_traces(url: str) -> None:
-    """Raise ConfigError for a malformed URL, ModuleNotFoundError for a missing extra: both before the start."""
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--traces {url}: must be the http:// or https:// address of a collector")
-    import opentelemetry.exporter.otlp.proto.http
-    import opentelemetry.sdk.trace  # noqa: F401
 
 
 def _digests(flag: str | None, config: RouterConfig) -> tuple[str, ...]:

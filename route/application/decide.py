@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from route.observability.tracing import child
 from route.providers.base import JSON
 from route.request.api_errors import ApiError, of_refusal
 from route.request.chat import ChatRequest, prompt_of, prompt_tokens_of, tokens_of
-from route.routing.decision import NO_DEMAND, Coefficients, Demand, Held
+from route.routing.decision import NO_DEMAND, Demand, Held
 from route.routing.refusals import answer_of
 from route.routing.spending import Allowance
 from route.send.charges import ceiling_of, too_dear, worst_case
@@ -82,7 +82,14 @@ async def _decide_among(
     elif service.fallback == "average":  # a configured `static_order` goes before it
         coefficients = service.average.coefficients
     demand = await request.apart(lambda: _demand(service, request))
-    allowance = _allowance(service, request, coefficients, key, allowed)
+    is_budget, allowance = request.budget_usd is not None, None
+    if is_budget or service.spending.pacers_of(key):
+        scores = service.router.scores(coefficients)
+        if scores is not None and len(allowed) < len(scores):  # what the key may not use must not set the price
+            scores = np.where([name in allowed for name in service.router.menu.names], scores, np.nan)
+        allowance = service.spending.plan(key, scores, prompt_of(request), is_budget=is_budget)
+        if allowance is not None and allowance.dollars is None:
+            allowance.begin(None)
     answer.choice.allowance = allowance  # from here on it is closed with the answer, even one that is refused
     check_room(allowance)
     if allowance is not None and coefficients is None and budget is None and allowance.dollars is not None:
@@ -170,26 +177,6 @@ def _demand(service: Service, request: ChatRequest) -> Demand:
     if not features and tokens is None and not refused and not longest:
         return NO_DEMAND
     return Demand(features, tokens, longest, refused)
-
-
-def _allowance(
-    service: Service,
-    request: ChatRequest,
-    coefficients: Coefficients | None,
-    key: KeyRecord,
-    allowed: Collection[str],
-) -> Allowance | None:
-    """Return what a request may cost in dollars, if a budget or a ceiling says so."""
-    is_budget = request.budget_usd is not None
-    if not is_budget and not service.spending.pacers_of(key):
-        return None
-    scores = service.router.scores(coefficients)
-    if scores is not None and len(allowed) < len(scores):  # what the key may not use must not set the price
-        scores = np.where([name in allowed for name in service.router.menu.names], scores, np.nan)
-    allowance = service.spending.plan(key, scores, prompt_of(request), is_budget=is_budget)
-    if allowance is not None and allowance.dollars is None:
-        allowance.begin(None)
-    return allowance
 
 
 def check_room(allowance: Allowance | None) -> None:

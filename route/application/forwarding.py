@@ -243,7 +243,26 @@ class _Forwarding:
             response = {"x-request-id": answer.request_id, "x-p2l-model": name, "content-type": forwarded.content_type}
             if request.dropped:
                 response["x-p2l-dropped-fields"] = header_of(request.dropped)
-            await self._relay(self.charge, deployment, forwarded, Headers(response), send)
+            head = {"type": "http.response.start", "status": 200, "headers": Headers(response).raw}
+            async with aclosing(forwarded.chunks) as chunks:
+                try:
+                    if forwarded.content_type.startswith("application/json"):
+                        whole = b"".join([chunk async for chunk in chunks])
+                        text = await beside(len(whole), partial(_named, whole, self.charge))
+                        self.has_begun = True
+                        await send(head)
+                        await send({"type": "http.response.body", "body": text, "more_body": True})
+                    else:
+                        self.has_begun = True
+                        await send(head)
+                        async for chunk in chunks:
+                            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    deployment.breaker.succeeded()
+                except ProviderError as error:
+                    deployment.breaker.failed(error)
+                    self.answer.faults.append(error)
+                    self.service.dispatcher.count_fault(deployment, error)
+                    raise of_fault(error, deployment.name) from error
         await send({"type": "http.response.body", "body": b""})
 
     def _model(self, key: KeyRecord, sent: str | None) -> str:
@@ -310,31 +329,6 @@ class _Forwarding:
         charge.use = deployment.use
         answer.shown.append(charge)
         return forwarded
-
-    async def _relay(
-        self, charge: _ForwardedCharge, deployment: Deployment, forwarded: Forwarded, headers: Headers, send: Send
-    ) -> None:
-        """Pass the answer on; a piece of JSON is read whole, for its counts, and has the configured name as `model`."""
-        head = {"type": "http.response.start", "status": 200, "headers": headers.raw}
-        async with aclosing(forwarded.chunks) as chunks:
-            try:
-                if forwarded.content_type.startswith("application/json"):
-                    whole = b"".join([chunk async for chunk in chunks])
-                    text = await beside(len(whole), partial(_named, whole, charge))
-                    self.has_begun = True
-                    await send(head)
-                    await send({"type": "http.response.body", "body": text, "more_body": True})
-                else:
-                    self.has_begun = True
-                    await send(head)
-                    async for chunk in chunks:
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                deployment.breaker.succeeded()
-            except ProviderError as error:
-                deployment.breaker.failed(error)
-                self.answer.faults.append(error)
-                self.service.dispatcher.count_fault(deployment, error)
-                raise of_fault(error, deployment.name) from error
 
     async def refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         """Send an error, or cut the connection of an answer that has begun."""

@@ -91,7 +91,15 @@ class Live:
         async with self._one_reload:
             before = self.service
             config = await asyncio.to_thread(load_config, before.settings.config)
-            _check_fixed(before.config, config, before.settings.config)
+            # What only a restart can change.
+            for name in _FIXED:
+                if getattr(before.config, name) != getattr(config, name):
+                    line = line_of(before.settings.config, [name]) or 1
+                    raise ConfigError(
+                        f"{before.settings.config}:{line}: {name}: cannot change while the router runs; restart it, "
+                        "or write what it was (host, port and workers are flags of the command, and need a restart as "
+                        "well)"
+                    )
             check_together(config, before.settings)
             service = Service(config, before.settings, before)
             service.ledger.check_keys(key_records(config, before.settings))
@@ -160,17 +168,6 @@ class Live:
         elif self._is_blind:  # not at start, when the model has been loaded
             LOGGER.warning("P2L gives scores again")
         self._is_blind = bool(trouble)
-
-
-def _check_fixed(before: RouterConfig, config: RouterConfig, path: str) -> None:
-    """Raise ConfigError, with the line, for a change that only a restart can make."""
-    for name in _FIXED:
-        if getattr(before, name) != getattr(config, name):
-            line = line_of(path, [name]) or 1
-            raise ConfigError(
-                f"{path}:{line}: {name}: cannot change while the router runs; restart it, or write "
-                f"what it was (host, port and workers are flags of the command, and need a restart as well)"
-            )
 
 
 def _differences(before: RouterConfig, config: RouterConfig) -> Iterator[str]:

@@ -110,19 +110,6 @@ def _keep(service: Service, answer: Answer, charges: Sequence[Charge], seconds: 
     if answer.is_counted and answer.key is not None:
         service.ledger.leave(answer.key)
     costs = [service.dispatcher.settle(charge, True, charge.choices) for charge in charges]
-    _learn_costs(service, answer)
-    count(service, answer, seconds)
-    record = record_of(answer, seconds, sum(costs) if costs else None)
-    log_request(record)
-    if service.config.admin_key is not None:  # without one there is no console
-        is_stored = service.config.store_prompts and answer.request is not UNREAD
-        service.recent.note(record, answer.choice.decision, answer.request.turns if is_stored else None)
-    if answer.trace is not None:
-        _end_trace(answer, sum(costs))
-
-
-def _learn_costs(service: Service, answer: Answer) -> None:
-    """Count the dollars of all attempts under the ceilings, and learn what answers of their models cost."""
     allowance = answer.choice.allowance
     if allowance is not None:
         allowance.close(sum(charge.booked for part in answer.parts for charge in part.charges))
@@ -131,6 +118,14 @@ def _learn_costs(service: Service, answer: Answer) -> None:
             prompt = allowance.prompt if allowance else prompt_of(charge.request)
             prompt = prompt._replace(choices=max(1, charge.choices))
             service.spending.estimator.observe(charge.model, prompt, charge.tokens[1], charge.booked)
+    count(service, answer, seconds)
+    record = record_of(answer, seconds, sum(costs) if costs else None)
+    log_request(record)
+    if service.config.admin_key is not None:  # without one there is no console
+        is_stored = service.config.store_prompts and answer.request is not UNREAD
+        service.recent.note(record, answer.choice.decision, answer.request.turns if is_stored else None)
+    if answer.trace is not None:
+        _end_trace(answer, sum(costs))
 
 
 def count(service: Service, answer: Answer, seconds: float) -> None:

@@ -38,7 +38,7 @@ from p2l.common.report.text import notes_text, table_markdown, table_text
 from p2l.common.text_table import formatted
 from p2l.evaluation.output_report import reliability_figure
 from p2l.metrics import Interval, Reliability
-from route.evaluation.measuring import PolicyReport, Results, calibration_error
+from route.evaluation.measuring import Results, calibration_error
 
 _SIMPLER_POLICIES = ("category", "nearest", "clusters")
 """Policies that choose by prompt too, in a simpler way."""
@@ -53,46 +53,44 @@ _INTERVAL_COLUMNS = (
 def write_results(results: Results, folder: Path, *, has_figures: bool) -> None:
     """Write results.json, results.md and, with `has_figures`, curves.png and curves.svg into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "results.json", _results_json(results))
+    budget = "average" if results.on_average else "request"
+
+    def numbers(interval: Interval | None) -> dict[str, float] | None:
+        return None if interval is None else interval._asdict()
+
+    write_json(
+        folder / "results.json",
+        {
+            "table": results.table,
+            "models": {name: {"cost": cost, "score": score} for name, (cost, score) in results.model_points.items()},
+            "questions": results.questions,
+            "prompts": results.prompts,
+            "trained_on": list(results.trained_on),
+            "notes": list(results.notes),
+            "one_price": results.one_price,
+            "budget": None if results.one_price else budget,
+            "policies": {
+                name: {
+                    "about": policy.about,
+                    "area": numbers(policy.area),
+                    "accuracy": numbers(policy.accuracy),
+                    "at_equal_cost": numbers(policy.at_equal_cost),
+                    "cost_ratio": numbers(policy.cost_ratio),
+                    "explained": numbers(policy.explained),
+                    "p2l_has_more": {measure: numbers(gain) for measure, gain in policy.gains.items()},
+                    "curve": [{"cost": cost, "score": score} for cost, score in policy.curve],
+                    "settings": list(policy.settings),
+                }
+                for name, policy in results.policies.items()
+            },
+            "calibration": {"all": _calibration_json(results.pairs), "chosen": _calibration_json(results.chosen)},
+        },
+    )
     with atomic_path(folder / "results.md") as temporary:
         temporary.write_text(f"{routing_markdown(results)}\n", encoding="utf-8")
     if has_figures:
         paths = [folder / "curves.png", folder / "curves.svg"]
         save_picture(paths, score_figure(results), *calibration_figures(results), width=11.0)
-
-
-def _results_json(results: Results) -> dict[str, Any]:
-    """Return all figures; what is infinite (the cost of a score that is never reached) is written as null."""
-    budget = "average" if results.on_average else "request"
-    return {
-        "table": results.table,
-        "models": {name: {"cost": cost, "score": score} for name, (cost, score) in results.model_points.items()},
-        "questions": results.questions,
-        "prompts": results.prompts,
-        "trained_on": list(results.trained_on),
-        "notes": list(results.notes),
-        "one_price": results.one_price,
-        "budget": None if results.one_price else budget,
-        "policies": {name: _policy_json(policy) for name, policy in results.policies.items()},
-        "calibration": {"all": _calibration_json(results.pairs), "chosen": _calibration_json(results.chosen)},
-    }
-
-
-def _policy_json(policy: PolicyReport) -> dict[str, Any]:
-    def numbers(interval: Interval | None) -> dict[str, float] | None:
-        return None if interval is None else interval._asdict()
-
-    return {
-        "about": policy.about,
-        "area": numbers(policy.area),
-        "accuracy": numbers(policy.accuracy),
-        "at_equal_cost": numbers(policy.at_equal_cost),
-        "cost_ratio": numbers(policy.cost_ratio),
-        "explained": numbers(policy.explained),
-        "p2l_has_more": {measure: numbers(gain) for measure, gain in policy.gains.items()},
-        "curve": [{"cost": cost, "score": score} for cost, score in policy.curve],
-        "settings": list(policy.settings),
-    }
 
 
 def _calibration_json(bins: Reliability) -> dict[str, Any]:

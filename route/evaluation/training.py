@@ -50,7 +50,6 @@ from route.routing.optimizers import Opponents, grounded_scores, scores_against
 
 if TYPE_CHECKING:
     from p2l.model.posterior import Posterior
-    from p2l.model.tfidf import TfidfBackbone
 
 
 _MOST_STEPS = 200
@@ -205,7 +204,17 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, bey
     fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), precision)
     read = ", ".join(f"{states[name].shape[1]} {_FEATURES.get(name, f'features of {name}')}" for name in scaled)
     share = {0.0: "none", 1.0: "all"}.get(strength, f"{strength:.0%}")
-    all_scaled, fit = _with_unused(names, states, scaled, fit)
+    weights, start = [], 0
+    for name in names:
+        width = states[name].shape[1]
+        if name in scaled:
+            weights.append(fit.weights[:, start : start + width])
+            start += width
+        else:
+            weights.append(np.zeros((len(fit.bias), width)))
+    zeros = {name: Scaled(np.zeros(states[name].shape[1]), 0.0) for name in names if name not in scaled}
+    every = {**zeros, **scaled}
+    all_scaled, fit = tuple(every[name] for name in names), Fit(np.concatenate(weights, axis=1), fit.bias)
     return Trained(
         models=table.models,
         names=names,
@@ -239,23 +248,6 @@ def _told_apart(deviations: Floats, strength: float) -> Floats:
     """
     level = deviations.mean(axis=-1, keepdims=True)
     return np.asarray((strength > 0.0) * level + strength * (deviations - level))
-
-
-def _with_unused(
-    names: tuple[str, ...], states: Mapping[str, Floats], scaled: Mapping[str, Scaled], fit: Fit
-) -> tuple[tuple[Scaled, ...], Fit]:
-    """Return scaling and fit with zeros for the backbones that do not count."""
-    weights, start = [], 0
-    for name in names:
-        width = states[name].shape[1]
-        if name in scaled:
-            weights.append(fit.weights[:, start : start + width])
-            start += width
-        else:
-            weights.append(np.zeros((len(fit.bias), width)))
-    zeros = {name: Scaled(np.zeros(states[name].shape[1]), 0.0) for name in names if name not in scaled}
-    every = {**zeros, **scaled}
-    return tuple(every[name] for name in names), Fit(np.concatenate(weights, axis=1), fit.bias)
 
 
 def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Mapping[str, Floats]) -> Floats:
@@ -327,7 +319,15 @@ def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dic
     The number beside a place is a feature over its hidden unit.
     """
     if isinstance(category := parts.get(CATEGORY), CategoryReader):
-        return "tfidf", (_bag(category), category.tokenizer), {CATEGORY: (0, 1.0)}
+        import torch
+
+        from p2l.model.tfidf import TfidfBackbone, TfidfConfig
+
+        count = category.tokenizer.vocab_size
+        backbone = TfidfBackbone(TfidfConfig(count, count))
+        with torch.no_grad():
+            backbone.embedding.copy_(torch.eye(count))
+        return "tfidf", (backbone, category.tokenizer), {CATEGORY: (0, 1.0)}
     encoder, words, form, groups = (parts.get(name) for name in ("encoder", "words", "form", GROUPS))
     assert encoder is None or isinstance(encoder, Encoder)
     assert words is None or isinstance(words, Words)
@@ -338,19 +338,6 @@ def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dic
     places = {name: (start, 1.0) for name, start in zip(("encoder", "words", "form"), starts, strict=True)}
     places[GROUPS] = (units, root)
     return "reader", reader_with_groups(encoder, words, form, groups), {name: places[name] for name in parts}
-
-
-def _bag(category: CategoryReader) -> TfidfBackbone:
-    """Return a bag of words with a direction of its own for each category."""
-    import torch
-
-    from p2l.model.tfidf import TfidfBackbone, TfidfConfig
-
-    count = category.tokenizer.vocab_size
-    backbone = TfidfBackbone(TfidfConfig(count, count))
-    with torch.no_grad():
-        backbone.embedding.copy_(torch.eye(count))
-    return backbone
 
 
 def width_of_ties(scores: Floats, *, seed: int = 0) -> float:

@@ -205,7 +205,16 @@ class AnthropicStream(translation.StreamTranslator):
                 self._counts |= message.get("usage") or {}
                 return self._chunk({"role": "assistant", "content": ""})
             case "content_block_start":
-                return self._start_block(answer.get("content_block") or {})
+                block = answer.get("content_block") or {}
+                if block.get("type") == "text" and block.get("text"):
+                    return self._chunk({"content": block["text"]})
+                if block.get("type") != "tool_use":
+                    return []
+                function = {"name": block.get("name"), "arguments": ""}
+                call = {"index": self._calls, "id": block.get("id"), "type": "function", "function": function}
+                self._calls += 1
+                self._bare = block
+                return self._chunk({"tool_calls": [call]})
             case "content_block_delta":
                 return self._continue_block(answer.get("delta") or {})
             case "content_block_stop" if self._bare is not None:
@@ -216,17 +225,6 @@ class AnthropicStream(translation.StreamTranslator):
             case "message_delta":
                 return self._end(answer)
         return []  # pings, and events of future kinds
-
-    def _start_block(self, block: JSON) -> list[JSON]:
-        if block.get("type") == "text" and block.get("text"):
-            return self._chunk({"content": block["text"]})
-        if block.get("type") != "tool_use":
-            return []
-        function = {"name": block.get("name"), "arguments": ""}
-        call = {"index": self._calls, "id": block.get("id"), "type": "function", "function": function}
-        self._calls += 1
-        self._bare = block
-        return self._chunk({"tool_calls": [call]})
 
     def _continue_block(self, delta: JSON) -> list[JSON]:
         match delta.get("type"):

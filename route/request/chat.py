@@ -292,20 +292,23 @@ def parse_chat(
         raise _bad("budget_usd", "goes not with cost: give one of them")
     compare = _flag(body, "compare")
     stream = _flag(body, "stream")
-    _check_options(body)
+    for field in ("n", "max_tokens", "max_completion_tokens"):
+        # Some providers read -1 as no limit, or text as a number: what an answer may cost must be known.
+        if body.get(field) is not None and not count_of(body[field]):
+            raise _bad(field, f"must be a whole number of at least 1, and at most {MOST_TOKENS:,}")
+    if not isinstance(body.get("stream_options"), (dict, type(None))):
+        raise _bad("stream_options", "must be an object")
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
         raise _bad("compare", "goes with neither stream, direct_model nor n")
-    left_out = tuple(name for name in dialect.hints if name in sent)
-    turns = turns_of(body["messages"])
     request = ChatRequest(
         body=body,
-        turns=turns,
+        turns=turns_of(body["messages"]),
         budget=budget,
         direct=direct,
         compare=compare,
         stream=stream,
         size=len(raw),
-        hints=left_out,
+        hints=tuple(name for name in dialect.hints if name in sent),
         budget_usd=budget_usd,
     )
     if len(raw) > LONG:
@@ -387,27 +390,23 @@ def features_of(body: JSON) -> int:
         content = message.get("content")
         if isinstance(content, list):
             for part in content:
-                bits |= _of_part(part)
+                kind = part.get("type") if isinstance(part, dict) else None
+                feature = _PARTS.get(kind) if isinstance(kind, str) else None
+                if feature is None:
+                    continue
+                if kind == "image_url":
+                    url = image_url(part)
+                    if url.startswith("data:") and not url.startswith("data:image/"):
+                        feature = next((other for start, other in _MEDIA_TYPES if url.startswith(start)), "files")
+                bits |= FEATURE_BITS[feature]
     if body.get("tools") or body.get("functions"):
         bits |= FEATURE_BITS["tools"]
         if body.get("parallel_tool_calls") is True:
             bits |= FEATURE_BITS["parallel_tools"]
-    return bits | _of_form(body)
+    return bits | _features_of_answer(body)
 
 
-def _of_part(part: Any) -> int:
-    kind = part.get("type") if isinstance(part, dict) else None
-    feature = _PARTS.get(kind) if isinstance(kind, str) else None
-    if feature is None:
-        return 0
-    if kind == "image_url":
-        url = image_url(part)
-        if url.startswith("data:") and not url.startswith("data:image/"):
-            feature = next((other for start, other in _MEDIA_TYPES if url.startswith(start)), "files")
-    return FEATURE_BITS[feature]
-
-
-def _of_form(body: JSON) -> int:
+def _features_of_answer(body: JSON) -> int:
     """Return the bits of what shapes the answer."""
     bits = 0
     form = body.get("response_format")
@@ -418,30 +417,18 @@ def _of_form(body: JSON) -> int:
     choices = body.get("n")
     if isinstance(choices, int) and choices > 1:
         bits |= FEATURE_BITS["n"]
-    if _asks_to_think(body):
+    reasoning, thinking = body.get("reasoning"), body.get("thinking")
+    # Each provider has its own way to ask for thoughts, and to ask for none.
+    if (
+        body.get("reasoning_effort") not in (None, "none")
+        or (isinstance(reasoning, dict) and reasoning.get("effort") != "none" and reasoning.get("enabled") is not False)
+        or (isinstance(thinking, dict) and thinking.get("type") != "disabled")
+    ):
         bits |= FEATURE_BITS["reasoning"]
     modalities = body.get("modalities")
     if isinstance(modalities, list):
         bits |= sum(FEATURE_BITS[f"{kind}_output"] for kind in ("audio", "image") if kind in modalities)
     return bits
-
-
-def _asks_to_think(body: JSON) -> bool:
-    if body.get("reasoning_effort") not in (None, "none"):
-        return True
-    reasoning, thinking = body.get("reasoning"), body.get("thinking")
-    if isinstance(reasoning, dict) and reasoning.get("effort") != "none" and reasoning.get("enabled") is not False:
-        return True
-    return isinstance(thinking, dict) and thinking.get("type") != "disabled"
-
-
-def _check_options(body: JSON) -> None:
-    for field in ("n", "max_tokens", "max_completion_tokens"):
-        # Some providers read -1 as no limit, or text as a number: what an answer may cost must be known.
-        if body.get(field) is not None and not count_of(body[field]):
-            raise _bad(field, f"must be a whole number of at least 1, and at most {MOST_TOKENS:,}")
-    if not isinstance(body.get("stream_options"), (dict, type(None))):
-        raise _bad("stream_options", "must be an object")
 
 
 def _check_messages(messages: Any) -> None:

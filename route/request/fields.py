@@ -8,7 +8,6 @@ command the provider (`api_base`, `service_tier`, `store`, `models`, ...) are to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 from urllib.parse import quote
 
 from route.config import ModelConfig
@@ -52,8 +51,14 @@ def passed(body: JSON, listed: Collection[str]) -> tuple[JSON, list[str]]:
         return fields, dropped
     kept = []
     for tool in tools:
-        name = _provider_tool(tool)
-        if name is None or name in listed:
+        kind = tool.get("type") if isinstance(tool, dict) else "function"
+        # Other kinds are known by any key they have: Gemini's have no type.
+        if kind == "function" or (kind == "custom" and tool.keys() <= _OF_CUSTOM_TOOLS):
+            kept.append(tool)
+            continue
+        foreign = next((key for key in tool if key not in _OF_CUSTOM_TOOLS), "")
+        name = f"tools.{kind if isinstance(kind, str) and kind != 'custom' else foreign}"
+        if name in listed:
             kept.append(tool)
         else:
             dropped.append(name)
@@ -62,18 +67,6 @@ def passed(body: JSON, listed: Collection[str]) -> tuple[JSON, list[str]]:
         if not kept:  # providers refuse an empty list, and a choice of tools without tools
             fields = {name: field for name, field in fields.items() if name not in ("tools", "tool_choice")}
     return fields, dropped
-
-
-def _provider_tool(tool: Any) -> str | None:
-    """Return `tools.TYPE` of a tool that is not the client's own."""
-    if not isinstance(tool, dict):
-        return None
-    kind = tool.get("type")
-    # Other kinds are known by any key they have: Gemini's have no type.
-    if kind == "function" or (kind == "custom" and tool.keys() <= _OF_CUSTOM_TOOLS):
-        return None
-    foreign = next((key for key in tool if key not in _OF_CUSTOM_TOOLS), "")
-    return f"tools.{kind if isinstance(kind, str) and kind != 'custom' else foreign}"
 
 
 def header_of(names: Iterable[str]) -> str:

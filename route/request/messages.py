@@ -51,36 +51,31 @@ def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
     blocks = _placed_blocks(turn.get("content"), f"{where}.content")
     match turn.get("role"):
         case "user":
-            yield from _of_user(blocks)
+            # The results of tools are a message each, before the rest of the turn.
+            parts: list[JSON] = []
+            rest: list[JSON] = []
+            for place, block in blocks:
+                if block.get("type") != "tool_result":
+                    rest.append(_part(place, block))
+                    continue
+                message, attachments = _of_result(place, block)
+                # Images among the results follow as the user's: most models read only text from a tool.
+                parts += attachments
+                yield message
+            parts += rest
+            if parts or not blocks:
+                only_text = len(parts) <= 1 and all(part["type"] == "text" for part in parts)
+                yield {"role": "user", "content": "".join(part["text"] for part in parts) if only_text else parts}
         case "assistant":
             calls = [_call(place, block) for place, block in blocks if block.get("type") == "tool_use"]
             # Thoughts are left out: only the model that wrote them can read them.
-            rest = [placed for placed in blocks if placed[1].get("type") not in ("tool_use", *_THOUGHTS)]
-            text = _joined(rest, "")
-            message: JSON = {"role": "assistant", "content": text or (None if calls else "")}
-            yield message | ({"tool_calls": calls} if calls else {})
+            text = _joined([each for each in blocks if each[1].get("type") not in ("tool_use", *_THOUGHTS)], "")
+            answer: JSON = {"role": "assistant", "content": text or (None if calls else "")}
+            yield answer | ({"tool_calls": calls} if calls else {})
         case "system":
             yield {"role": "system", "content": _joined(blocks, "\n\n")}
         case _:
             raise InputError(f"{where}.role: must be user or assistant")
-
-
-def _of_user(blocks: Sequence[_Placed]) -> Iterator[JSON]:
-    """Yield the results of tools as a message each, then the rest of the turn."""
-    parts: list[JSON] = []
-    rest: list[JSON] = []
-    for where, block in blocks:
-        if block.get("type") != "tool_result":
-            rest.append(_part(where, block))
-            continue
-        message, attachments = _of_result(where, block)
-        # Images among the results follow as the user's: most models read only text from a tool.
-        parts += attachments
-        yield message
-    parts += rest
-    if parts or not blocks:
-        only_text = len(parts) <= 1 and all(part["type"] == "text" for part in parts)
-        yield {"role": "user", "content": "".join(part["text"] for part in parts) if only_text else parts}
 
 
 def _of_result(where: str, block: JSON) -> tuple[JSON, list[JSON]]:
@@ -158,7 +153,13 @@ def chat_request(body: JSON) -> JSON:
     if body.get("system"):
         instructions = _joined(_placed_blocks(body["system"], "system"), "\n\n")
         chat["messages"].insert(0, {"role": "system", "content": instructions})
-    chat |= _tools(body) | _format(object_in(body, "output_config"))
+    chat |= _tools(body)
+    form = object_in(object_in(body, "output_config"), "format")
+    if form:
+        if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+            raise InputError("output_config.format: must have the type json_schema and a schema")
+        schema = {"name": "answer", "schema": form["schema"], "strict": True}
+        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
     if body.get("stop_sequences"):
         chat["stop"] = _items(body, "stop_sequences")
     user = object_in(body, "metadata").get("user_id")
@@ -209,16 +210,6 @@ def _tool(tool: Any, where: str) -> JSON:
     return {"type": "function", "function": function | described}
 
 
-def _format(output: JSON) -> JSON:
-    form = object_in(output, "format")
-    if not form:
-        return {}
-    if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
-        raise InputError("output_config.format: must have the type json_schema and a schema")
-    schema = {"name": "answer", "schema": form["schema"], "strict": True}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
-
-
 _STOP = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -243,7 +234,18 @@ def message_of(completion: JSON) -> JSON:
     reply = choice.get("message") or {}
     texts = [text for text in (text_of_answer(reply.get("content")), reply.get("refusal")) if text]
     calls = reply.get("tool_calls") or []
-    content = [{"type": "text", "text": text} for text in texts] + [_tool_use(call) for call in calls]
+    content = [{"type": "text", "text": text} for text in texts]
+    for call in calls:
+        function = call.get("function") or {}
+        sent = function.get("arguments") or "{}"
+        try:
+            arguments = sent if isinstance(sent, dict) else parse_json(sent)
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            arguments = {"arguments": sent}  # clients expect an object
+        identifier = str(call.get("id") or f"toolu_{uuid.uuid4().hex}")  # some providers send none
+        content.append({"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments})
     stop = _stop_of(choice, calls=bool(calls), refused=bool(reply.get("refusal")))
     return {**_frame_of(completion), "content": content, **stop, "usage": _usage_of(completion.get("usage"))}
 
@@ -278,19 +280,6 @@ def _usage_of(usage: Any) -> JSON:
         "cache_creation_input_tokens": 0,
         "output_tokens": tokens_counted(usage, "completion_tokens"),
     }
-
-
-def _tool_use(call: JSON) -> JSON:
-    function = call.get("function") or {}
-    text = function.get("arguments") or "{}"
-    try:
-        arguments = text if isinstance(text, dict) else parse_json(text)
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        arguments = {"arguments": text}  # clients expect an object
-    identifier = str(call.get("id") or f"toolu_{uuid.uuid4().hex}")  # some providers send none
-    return {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments}
 
 
 class MessageStream:

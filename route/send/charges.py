@@ -67,9 +67,18 @@ class Bounds:
         limits = [limit for name in _LIMITS if (limit := count_of(body.get(name)))]
         # The greater of the two limits: which of them a provider reads is not known.
         known = [limit for limit in (max(limits, default=0), model.longest_answer) if limit]
+        # No text has more tokens than bytes. An inline image counts by its tokens, not by its bytes in base64.
+        held = request.attachments
+        system = len((model.system_prompt or "").encode())
+        tokens = request.size - held.image_bytes + system + _TEMPLATE_TOKENS
+        tokens += _ATTACHMENT_TOKENS * (held.images + held.others) + _REMOTE_TOKENS * held.remote
+        if request.body.get("tools") or request.body.get("functions"):
+            tokens += _TOOL_TOKENS
+        if model.context_window is not None:
+            tokens = min(tokens, model.context_window)
         return cls(
             choices=choices,
-            prompt=_longest_prompt(model, request) * model.price.input / _MILLION,
+            prompt=tokens * model.price.input / _MILLION,
             token=model.price.output * choices / _MILLION,
             longest=min(known, default=UNKNOWN_LONGEST),
             is_bound=bool(known),
@@ -98,17 +107,6 @@ class Bounds:
             # 1e-6: an amount that is exactly enough for a token must not lose it to rounding.
             return max(1, min(self.longest, math.floor((amount - self.prompt) / self.token + 1e-6)))
         return None if self.is_bound or not self.token else self.longest
-
-
-def _longest_prompt(model: ModelConfig, request: ChatRequest) -> int:
-    # No text has more tokens than bytes. An inline image counts by its tokens, not by its bytes in base64.
-    held = request.attachments
-    system = len((model.system_prompt or "").encode())
-    tokens = request.size - held.image_bytes + system + _TEMPLATE_TOKENS
-    tokens += _ATTACHMENT_TOKENS * (held.images + held.others) + _REMOTE_TOKENS * held.remote
-    if request.body.get("tools") or request.body.get("functions"):
-        tokens += _TOOL_TOKENS
-    return tokens if model.context_window is None else min(tokens, model.context_window)
 
 
 def limited(body: JSON, tokens: int) -> JSON:
