@@ -87,7 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     for model in prices.keys() - before.keys():
         if hint := nearest(model, before):
             print_note(f"{args.prices}: {model!r:.80} is no model of the configuration{hint}")
-    print(_table(costs))
+    rows: list[Sequence[str]] = [("model", "answers", "mean tokens", "price / M", "cost before", "cost now")]
+    for cost in costs:
+        mean = "too few" if cost.mean_tokens is None else f"{cost.mean_tokens:,.1f}"
+        price = "not listed" if cost.price is None else f"{cost.price:g}"
+        after = "stays" if cost.after is None else _plain(cost.after)
+        rows.append((cost.model, f"{cost.answers:,}", mean, price, _plain(cost.before), after))
+    print("\n".join(align(rows)))
     if args.output:
         changed = {cost.model: cost.after for cost in costs if cost.after is not None}
         with atomic_path(args.output) as temporary:
@@ -203,16 +209,6 @@ def _number(node: yaml.ScalarNode, path: str) -> float:
         return float(node.value)
     except ValueError as error:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: cost is {node.value!r}; it must be a number") from error
-
-
-def _table(costs: Sequence[_ModelCost]) -> str:
-    rows: list[Sequence[str]] = [("model", "answers", "mean tokens", "price / M", "cost before", "cost now")]
-    for cost in costs:
-        mean = "too few" if cost.mean_tokens is None else f"{cost.mean_tokens:,.1f}"
-        price = "not listed" if cost.price is None else f"{cost.price:g}"
-        after = "stays" if cost.after is None else _plain(cost.after)
-        rows.append((cost.model, f"{cost.answers:,}", mean, price, _plain(cost.before), after))
-    return "\n".join(align(rows))
 
 
 if __name__ == "__main__":

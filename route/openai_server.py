@@ -28,14 +28,6 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     flags = parser("p2l-route serve", "Route chat completions to the best model within a budget.")
     add_config(flags, "the models, their costs and limits: a YAML file", "-c", required=True)
-    _add_choice_flags(flags)
-    _add_server_flags(flags)
-    # Longer than clients keep idle connections, so that none is closed under a request.
-    add_connection_flags(flags.add_argument_group("connections"), idle_seconds=75.0)
-    return flags
-
-
-def _add_choice_flags(flags: argparse.ArgumentParser) -> None:
     group = flags.add_argument_group("choice")
     group.add_argument(
         "--router-type",
@@ -51,6 +43,10 @@ def _add_choice_flags(flags: argparse.ArgumentParser) -> None:
         "--cost-optimizer",
         help="strict, simple-lp, optimal-lp or lp (default: optimal-lp for bt, simple-lp for grk, strict for random)",
     )
+    _add_server_flags(flags)
+    # Longer than clients keep idle connections, so that none is closed under a request.
+    add_connection_flags(flags.add_argument_group("connections"), idle_seconds=75.0)
+    return flags
 
 
 def _add_server_flags(flags: argparse.ArgumentParser) -> None:

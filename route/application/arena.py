@@ -120,42 +120,40 @@ class Arena:
             return _closed()
         is_part = request.headers.get("hx-request") == "true"
         try:
-            shown = await self._voted(request)
+            service = self.service
+            fields = await _fields(request)
+            request_id, verdict = fields.get("request_id", ""), fields.get("verdict", "")
+            if verdict not in _VERDICTS or not (0 < len(request_id) <= 100 and request_id.isascii()):
+                raise ApiError(400, "invalid_value", "a vote names an answer and one of four verdicts")
+            try:
+                if await service.feedback.has_vote(request_id):
+                    raise ApiError(409, "already_voted", "this answer has its vote already; ask for another pair")
+            except DatabaseError as error:
+                raise _UNAVAILABLE from error
+            stored = await service.vote(Vote(request_id, verdict), self.key())
+            if isinstance(stored, Refusal):
+                raise of_refusal(stored)
+            if stored.replaced:
+                raise ApiError(409, "already_voted", "this answer has its vote already; ask for another pair")
+            configs = service.config.model_configs
+            shown = {
+                "verdict": _VERDICTS[verdict],
+                "shown": [
+                    (side, name, configs[name].cost if name in configs else None)
+                    # There are no models while the vote waits for the database.
+                    for side, name in zip("AB", stored.models, strict=False)
+                ],
+                "budget": self.key().cost,
+                "rows": sorted(
+                    (row for row in await models(service, fresh=True) if row.votes), key=lambda row: -(row.voted or 0.0)
+                ),
+            }
             status = 200
         except ApiError as error:
             shown, status = {"problem": str(error)}, error.status
         if is_part:
             return fragment(request, render("route.application/verdict.html", **_NOTHING | shown), status=status)
         return _page(request, status=status, **shown)
-
-    async def _voted(self, request: Request) -> dict[str, Any]:
-        service = self.service
-        fields = await _fields(request)
-        request_id, verdict = fields.get("request_id", ""), fields.get("verdict", "")
-        if verdict not in _VERDICTS or not (0 < len(request_id) <= 100 and request_id.isascii()):
-            raise ApiError(400, "invalid_value", "a vote names an answer and one of four verdicts")
-        try:
-            if await service.feedback.has_vote(request_id):
-                raise ApiError(409, "already_voted", "this answer has its vote already; ask for another pair")
-        except DatabaseError as error:
-            raise _UNAVAILABLE from error
-        stored = await service.vote(Vote(request_id, verdict), self.key())
-        if isinstance(stored, Refusal):
-            raise of_refusal(stored)
-        if stored.replaced:
-            raise ApiError(409, "already_voted", "this answer has its vote already; ask for another pair")
-        configs = service.config.model_configs
-        return {
-            "verdict": _VERDICTS[verdict],
-            "shown": [
-                (side, name, configs[name].cost if name in configs else None)
-                for side, name in zip("AB", stored.models, strict=False)  # none while the vote waits for the database
-            ],
-            "budget": self.key().cost,
-            "rows": sorted(
-                (row for row in await models(service, fresh=True) if row.votes), key=lambda row: -(row.voted or 0.0)
-            ),
-        }
 
     async def _prompt(self, request: Request) -> str:
         """Return the prompt of a form; raise `ApiError` for one that cannot be asked now."""

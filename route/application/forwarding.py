@@ -237,7 +237,14 @@ class _Forwarding:
         answer.deadline = Deadline.after(service.config.timeouts.total)
         late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
         async with alive(receive, answer.deadline, late):
-            self.charge = await self._reserve(key, name, request)
+            config = service.config.model_configs[name]
+            highest = _highest_cost(config, request, self.kind)
+            if key.max_cost_per_request is not None and highest > key.max_cost_per_request:
+                raise ApiError(400, "cost_ceiling_exceeded", "the request could cost more than one of this key may")
+            reservation = await service.ledger.reserve(key, Worst(most=highest, enough=highest, least=highest))
+            if isinstance(reservation, Refusal):
+                raise of_refusal(reservation)
+            self.charge = _ForwardedCharge(name, config, UNREAD, reservation)
             deployment, forwarded = await self._ask(self.charge, request)
             answer.status = 200
             response = {"x-request-id": answer.request_id, "x-p2l-model": name, "content-type": forwarded.content_type}
@@ -279,16 +286,6 @@ class _Forwarding:
             text = f"no model {sent!r} with {self.kind}; name one of {', '.join(serving)}"
         raise ApiError(404, "model_not_found", text, param="model")
 
-    async def _reserve(self, key: KeyRecord, name: str, request: _Passed) -> _ForwardedCharge:
-        config = self.service.config.model_configs[name]
-        highest = _highest_cost(config, request, self.kind)
-        if key.max_cost_per_request is not None and highest > key.max_cost_per_request:
-            raise ApiError(400, "cost_ceiling_exceeded", "the request could cost more than one of this key may")
-        reservation = await self.service.ledger.reserve(key, Worst(most=highest, enough=highest, least=highest))
-        if isinstance(reservation, Refusal):
-            raise of_refusal(reservation)
-        return _ForwardedCharge(name, config, UNREAD, reservation)
-
     async def _ask(self, charge: _ForwardedCharge, request: _Passed) -> tuple[Deployment, Forwarded]:
         """Return the answer of the first deployment that gives one, after a short pause where there is no other."""
         config, name = self.service.config, charge.model
@@ -300,8 +297,21 @@ class _Forwarding:
                 raise all_blocked(target.deployments, name)
             asked.append(deployment)
             try:
-                return deployment, await self._attempt(charge, deployment, request)
+                provider = deployment.provider
+                assert isinstance(provider, Forwarding)  # checked at start
+                body, content_type = await request.body_for(deployment.config.name)
+                max_bytes = int(config.max_answer_mb * 2**20)
+                timeouts = config.timeouts.of_attempt(max(1e-3, self.answer.deadline.left()), max_bytes, stream=False)
+                deployment.use(request.size // BYTES_PER_TOKEN)
+                with self.service.dispatcher.attempt(self.answer, deployment, charge):
+                    forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
+                charge.use = deployment.use
+                self.answer.shown.append(charge)
+                return deployment, forwarded
             except ProviderError as error:
+                if charge.trace is not None:  # the next attempt has a span of its own, and the same charge
+                    charge.trace.end((None, None), 0.0)
+                    charge.trace = None
                 if not error.fault.is_transient or len(asked) >= config.max_attempts:
                     raise of_fault(error, name) from error
                 if target.pick(stream=False, without=asked) is None:  # the next attempt goes to the same place
@@ -309,26 +319,6 @@ class _Forwarding:
                     if pause > min(config.retry_seconds, self.answer.deadline.left()):
                         raise of_fault(error, name) from error
                     await asyncio.sleep(pause)
-
-    async def _attempt(self, charge: _ForwardedCharge, deployment: Deployment, request: _Passed) -> Forwarded:
-        config, answer = self.service.config, self.answer
-        provider = deployment.provider
-        assert isinstance(provider, Forwarding)  # checked at start
-        body, content_type = await request.body_for(deployment.config.name)
-        max_bytes = int(config.max_answer_mb * 2**20)
-        timeouts = config.timeouts.of_attempt(max(1e-3, answer.deadline.left()), max_bytes, stream=False)
-        deployment.use(request.size // BYTES_PER_TOKEN)
-        try:
-            with self.service.dispatcher.attempt(answer, deployment, charge):
-                forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
-        except ProviderError:
-            if charge.trace is not None:  # the next attempt has a span of its own, and the same charge
-                charge.trace.end((None, None), 0.0)
-                charge.trace = None
-            raise
-        charge.use = deployment.use
-        answer.shown.append(charge)
-        return forwarded
 
     async def refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         """Send an error, or cut the connection of an answer that has begun."""

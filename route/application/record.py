@@ -125,7 +125,23 @@ def _keep(service: Service, answer: Answer, charges: Sequence[Charge], seconds: 
         is_stored = service.config.store_prompts and answer.request is not UNREAD
         service.recent.note(record, answer.choice.decision, answer.request.turns if is_stored else None)
     if answer.trace is not None:
-        _end_trace(answer, sum(costs))
+        decision = answer.choice.decision
+        prompt_tokens, completion_tokens = answer.shown[0].tokens if answer.shown else (None, None)
+        answer.trace.end(
+            answer.status,
+            {
+                "p2l.key": answer.key.name if answer.key else None,
+                "p2l.model": ",".join(_models_of(answer)),
+                "p2l.attempts": answer.attempts or None,
+                "p2l.budget": None if decision is None else decision.budget,
+                "p2l.expected_score": None if decision is None else decision.expected_score,
+                "p2l.cost": sum(costs),
+                "gen_ai.usage.input_tokens": prompt_tokens,
+                "gen_ai.usage.output_tokens": completion_tokens,
+                "p2l.code": answer.code,
+            },
+            turns=answer.request.turns,
+        )
 
 
 def count(service: Service, answer: Answer, seconds: float) -> None:
@@ -164,25 +180,4 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
         sticky=answer.choice.fixed is not None,
         code=answer.code,
         **reasons,
-    )
-
-
-def _end_trace(answer: Answer, cost: float) -> None:
-    trace, decision = answer.trace, answer.choice.decision
-    assert trace is not None
-    prompt, completion = answer.shown[0].tokens if answer.shown else (None, None)
-    trace.end(
-        answer.status,
-        {
-            "p2l.key": answer.key.name if answer.key else None,
-            "p2l.model": ",".join(_models_of(answer)),
-            "p2l.attempts": answer.attempts or None,
-            "p2l.budget": None if decision is None else decision.budget,
-            "p2l.expected_score": None if decision is None else decision.expected_score,
-            "p2l.cost": cost,
-            "gen_ai.usage.input_tokens": prompt,
-            "gen_ai.usage.output_tokens": completion,
-            "p2l.code": answer.code,
-        },
-        turns=answer.request.turns,
     )

@@ -94,7 +94,14 @@ def lines(points: Sequence[Point]) -> list[tuple[str, str]]:
 
 async def models(service: Service, *, fresh: bool = False) -> list[ModelRow]:
     """Return a row for each model of the configuration, the most asked first; `fresh` counts the votes anew."""
-    answers, voted = service.recent.counts.answers, await _voted(service, fresh)
+    recent, now = service.recent, time.time()
+    if fresh or now >= recent.voted_until:
+        recent.voted_until = now + _VOTED_SECONDS  # for others who ask while the votes are read
+        with contextlib.suppress(DatabaseError):
+            rows = await service.database.read(lambda connection: connection.execute(_VOTED).fetchall())
+            recent.voted = {name: (float(points), int(number)) for name, points, number in rows}
+        recent.voted_until = now + max(_VOTED_SECONDS, (time.time() - now) / _VOTED_SHARE)
+    answers, voted = service.recent.counts.answers, recent.voted
     total = sum(answers.values())
     rows = []
     for name in service.config.model_configs:
@@ -118,21 +125,6 @@ async def models(service: Service, *, fresh: bool = False) -> list[ModelRow]:
             )
         )
     return sorted(rows, key=lambda row: (-row.answers, row.name))
-
-
-async def _voted(service: Service, fresh: bool) -> Mapping[str, tuple[float, int]]:
-    """Return the points and the comparisons of each model, as they were some seconds ago unless `fresh`.
-
-    While the database cannot be read they stay as they were.
-    """
-    recent, now = service.recent, time.time()
-    if fresh or now >= recent.voted_until:
-        recent.voted_until = now + _VOTED_SECONDS  # for others who ask while the votes are read
-        with contextlib.suppress(DatabaseError):
-            rows = await service.database.read(lambda connection: connection.execute(_VOTED).fetchall())
-            recent.voted = {name: (float(points), int(number)) for name, points, number in rows}
-        recent.voted_until = now + max(_VOTED_SECONDS, (time.time() - now) / _VOTED_SHARE)
-    return recent.voted
 
 
 def _wilson(won: float, number: int) -> tuple[float, float]:

@@ -17,7 +17,6 @@ from p2l.common.cli import number_of, parser, positive, run
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
-    from route.evaluation.measuring import Results
     from route.evaluation.policies import Outcome, Setup
     from route.evaluation.table import ScoreTable
 
@@ -99,7 +98,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if folder is not None:
         write_results(results, folder, has_figures=not flags.no_figure)
     if flags.html is not None:
-        _write_page(flags, results)
+        from p2l.common.report.reports import save_report
+        from route.evaluation.report import routing_report
+
+        name = flags.recipe if flags.model is None else "/".join(Path(flags.model).resolve().parts[-2:])
+        save_report(
+            routing_report(results, f"Router on a P2L ({name})", Path(flags.table or flags.test).name), flags.html
+        )
+        print(f"page: {flags.html}")
     if flags.save_model is not None:
         _save(outcome, table, Path(flags.save_model).expanduser())
 
@@ -128,15 +134,6 @@ def _check(flags: argparse.Namespace) -> None:
         from p2l.common.report.reports import check_page
 
         flags.html = str(check_page(flags.html, flags.table, flags.train, flags.test, flags.prices))
-
-
-def _write_page(flags: argparse.Namespace, results: Results) -> None:
-    from p2l.common.report.reports import save_report
-    from route.evaluation.report import routing_report
-
-    name = flags.recipe if flags.model is None else "/".join(Path(flags.model).resolve().parts[-2:])
-    save_report(routing_report(results, f"Router on a P2L ({name})", Path(flags.table or flags.test).name), flags.html)
-    print(f"page: {flags.html}")
 
 
 def _table(flags: argparse.Namespace, path: str) -> ScoreTable:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from p2l.common.errors import InputError
-from p2l.metrics import Interval, Point, Reliability, joined_points
+from p2l.metrics import Interval, Reliability, joined_points
 from p2l.metrics.calibration import reliability
 from route.evaluation.cost_curves import Curves, Spent, cost_axis, draw_counts, interval, join
 from route.evaluation.features import with_categories
@@ -231,16 +231,12 @@ def _reliability(expected: Floats, realised: Floats, prompts: Sequence[str]) -> 
     both = reliability(probs, truth, ("usable", "not"))
     names = ("outcomes", "predicted", "observed", "mass")
     first = {name: getattr(both, name)[:1] for name in names}
-    return replace(both, **first, points=_points(expected, realised, prompts))
-
-
-def _points(expected: Floats, realised: Floats, prompts: Sequence[str]) -> tuple[tuple[Point, ...], ...]:
-    """Return the points of the diagram, of evenly chosen prompts where there are too many answers."""
     step = -(-expected.size // _MAX_POINT_ANSWERS)
     columns = [values[::step].ravel() for values in (expected, realised)]
-    probs, truth = (np.stack([values, 1.0 - values], axis=1) for values in columns)
+    chosen_probs, chosen_truth = (np.stack([values, 1.0 - values], axis=1) for values in columns)
     clusters = np.repeat(np.unique(prompts[::step], return_inverse=True)[1], expected.shape[1])
-    return joined_points(probs, truth, ("usable", "not"), clusters=clusters)[:1]
+    points = joined_points(chosen_probs, chosen_truth, ("usable", "not"), clusters=clusters)[:1]
+    return replace(both, **first, points=points)
 
 
 def calibration_error(bins: Reliability) -> float:

@@ -214,11 +214,21 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     points, queries = embedding.states(train_table.prompts), embedding.states(test.prompts)
     own, others = clusters(points, queries)
     by_cluster = _tuned_category(train_table.scores, own, others, worth)
+    codes = np.unique(np.array(train_table.prompts, dtype=object), return_inverse=True)[1]
+    tuning = counted(len(points))
+    among = nearest(points, points[tuning], _NEIGHBOURS[-1], not_same=(codes, codes[tuning]))
+    most = among.rows.shape[1]
+    counts = [count for count in _NEIGHBOURS if count <= most] or [most]
+    count, shrink = max(
+        product(counts, _NEIGHBOUR_SHRINKAGES),
+        key=lambda pair: worth(nearest_scores(train_table.scores, among, *pair)).area,
+    )
+    scores = nearest_scores(train_table.scores, nearest(points, queries, _NEIGHBOURS[-1]), count, shrink)
     expected = {
         "p2l": learned,
         "single": single,
         "category": _tuned_category(train_table.scores, train_table.categories, test.categories, worth),
-        "nearest": _nearest(train_table, points, queries, worth),
+        "nearest": _Tuned(scores, f"{count} nearest prompts, shrinkage {shrink:g}"),
         "clusters": replace(by_cluster, settings=by_cluster.settings.replace("categories", "clusters")),
     }
     # All models cost the same, so the only budget worth testing is the one that buys any of them.
@@ -273,17 +283,3 @@ def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Rea
         tried.insert(0, categories_of(backbones, states, table.categories, parts_of(table.prompts)))
     groups, shares = tried[best_groups([shares for _, shares in tried], table, worth, categories=has_categories)]
     return {**backbones, GROUPS: groups}, {**states, GROUPS: shares}
-
-
-def _nearest(table: ScoreTable, points: Floats, queries: Floats, worth: Worths) -> _Tuned:
-    """Tune `nearest_scores` on training questions, none of which is a neighbour of its own prompt."""
-    codes = np.unique(np.array(table.prompts, dtype=object), return_inverse=True)[1]
-    tuning = counted(len(points))
-    among = nearest(points, points[tuning], _NEIGHBOURS[-1], not_same=(codes, codes[tuning]))
-    most = among.rows.shape[1]
-    counts = [count for count in _NEIGHBOURS if count <= most] or [most]
-    count, shrink = max(
-        product(counts, _NEIGHBOUR_SHRINKAGES), key=lambda pair: worth(nearest_scores(table.scores, among, *pair)).area
-    )
-    scores = nearest_scores(table.scores, nearest(points, queries, _NEIGHBOURS[-1]), count, shrink)
-    return _Tuned(scores, f"{count} nearest prompts, shrinkage {shrink:g}")

@@ -221,6 +221,19 @@ def _share_or_never(ratio: float) -> str:
 def routing_report(results: Results, model: str, data: str) -> Report:
     """Return the report of an evaluation of a P2L, called `model`, on `data`."""
     trained = " + ".join(f"{size:,}" for size in results.trained_on)
+    order = sorted(results.model_points.items(), key=lambda item: -item[1][1])
+    scores = [score for _, (_, score) in order]
+    scale = Scale.around(scores)
+    heads = [Column("#", 0), Column("Model", number=False), Column("Mean score", scale=scale)]
+    rows: list[list[Value]] = [
+        [place, name, Cell(percents(score), score, bar=(math.nan, score, math.nan))]
+        for place, (name, (_, score)) in enumerate(order, 1)
+    ]
+    if not results.one_price:
+        heads.append(Column("Mean cost", note="dollars an answer"))
+        for row, (_, (cost, _)) in zip(rows, order, strict=True):
+            row.append(Cell(f"${cost:.2g}" if cost else "$0", cost))
+    lead = "What each model does on its own, on the questions held out."
     return Report(
         "Evaluation of routing",
         model,
@@ -236,7 +249,7 @@ def routing_report(results: Results, model: str, data: str) -> Report:
                 calibration_figures(results) or [Prose("There is nothing to draw.", "quiet")],
                 "Of the answers that were expected to be usable with chance p, a share p should be.",
             ),
-            _models(results),
+            Section("Models", [Table(heads, rows, shown=10)], lead),
         ],
         [
             ("questions", f"{results.questions:,}"),
@@ -432,23 +445,6 @@ def calibration_figures(results: Results) -> list[Figure]:
     pairs = (("all answers", results.pairs), ("chosen answers", results.chosen))
     figures = (reliability_figure(name, bins, of="answers") for name, bins in pairs)
     return [figure for figure in figures if figure is not None]
-
-
-def _models(results: Results) -> Section:
-    order = sorted(results.model_points.items(), key=lambda item: -item[1][1])
-    scores = [score for _, (_, score) in order]
-    scale = Scale.around(scores)
-    heads = [Column("#", 0), Column("Model", number=False), Column("Mean score", scale=scale)]
-    rows: list[list[Value]] = [
-        [place, name, Cell(percents(score), score, bar=(math.nan, score, math.nan))]
-        for place, (name, (_, score)) in enumerate(order, 1)
-    ]
-    if not results.one_price:
-        heads.append(Column("Mean cost", note="dollars an answer"))
-        for row, (_, (cost, _)) in zip(rows, order, strict=True):
-            row.append(Cell(f"${cost:.2g}" if cost else "$0", cost))
-    lead = "What each model does on its own, on the questions held out."
-    return Section("Models", [Table(heads, rows, shown=10)], lead)
 
 
 def _settings(results: Results) -> list[str]:

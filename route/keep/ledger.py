@@ -352,9 +352,25 @@ class Ledger(WriteBehind):
     def _purse(self, place: tuple[int, str], limit: float, now: float) -> Purse:
         purse = self._purses.get(place)
         if purse is None:
-
+            # From Redis where it is there; from the database once every replica knows that it is gone.
             async def draw(need: float) -> Lease:
-                return await self._draw(place, new.limit, need)
+                shared = self.shared
+                if shared is not None:
+                    try:
+                        return await shared.draw(place, limit=new.limit, need=need)
+                    except LimitsUnavailableError:
+                        if self._refuses_alone:
+                            raise
+                    if not shared.may_draw_elsewhere():  # others may hold what the database does not know yet
+                        return Lease(0.0, self._spent.get(place, 0.0), math.inf)
+                lease = await self._database.run(
+                    lambda connection: draw_lease(
+                        connection, self._worker, place, limit=new.limit, need=need, now=self._clock()
+                    )
+                )
+                if shared is not None:
+                    shared.held[place] = shared.held.get(place, 0.0) + lease.granted
+                return lease
 
             purse = new = Purse(limit, draw, lambda: self._spent.get(place, 0.0), self._clock)
             self._purses[place] = purse
@@ -363,23 +379,6 @@ class Ledger(WriteBehind):
             for other in self._purses.values():
                 other.give_back()
         return purse
-
-    async def _draw(self, place: tuple[int, str], limit: float, need: float) -> Lease:
-        shared = self.shared
-        if shared is not None:
-            try:
-                return await shared.draw(place, limit=limit, need=need)
-            except LimitsUnavailableError:
-                if self._refuses_alone:
-                    raise
-            if not shared.may_draw_elsewhere():  # others may hold what the database does not know yet
-                return Lease(0.0, self._spent.get(place, 0.0), math.inf)
-        lease = await self._database.run(
-            lambda connection: draw_lease(connection, self._worker, place, limit=limit, need=need, now=self._clock())
-        )
-        if shared is not None:
-            shared.held[place] = shared.held.get(place, 0.0) + lease.granted
-        return lease
 
     async def _hold_in_database(self, amounts: Mapping[tuple[int, str], float]) -> None:
         """Write down what this worker holds in a Redis that is gone, before anyone leases in the database."""

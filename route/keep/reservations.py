@@ -167,31 +167,28 @@ class Purse:
         self._demand += worst.most
         try:
             async with self._turn:
-                return await self._wait_for(worst, late)
+                while True:
+                    if not self._covers(self._demand):
+                        # A request whose client leaves must not lose a lease that is being drawn.
+                        await asyncio.shield(asyncio.ensure_future(self._lease()))
+                    share = min(worst.most, max(worst.enough, self.free / self._waiting))
+                    if self._covers(share):
+                        return self._take(share)
+                    left = self.limit - max(self.spent(), self._spent_by_all)
+                    if left + self._slack < worst.least:
+                        return Shortage(spent=True)
+                    patience = late - asyncio.get_running_loop().time()
+                    alone = self.reserved <= self._slack and self._elsewhere <= self._slack
+                    if patience <= 0 or alone:
+                        # The rest of the day is lent to one request: it may be all that this key has left.
+                        left = min(self.free, self.limit - self.spent() - self.reserved)
+                        return self._take(left) if self._covers(worst.least) else Shortage(spent=alone)
+                    self._settled.clear()
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._settled.wait(), min(_POLL, patience))
         finally:
             self._waiting -= 1
             self._demand -= worst.most
-
-    async def _wait_for(self, worst: Worst, late: float) -> float | Shortage:
-        while True:
-            if not self._covers(self._demand):
-                # A request whose client leaves must not lose a lease that is being drawn.
-                await asyncio.shield(asyncio.ensure_future(self._lease()))
-            share = min(worst.most, max(worst.enough, self.free / self._waiting))
-            if self._covers(share):
-                return self._take(share)
-            left = self.limit - max(self.spent(), self._spent_by_all)
-            if left + self._slack < worst.least:
-                return Shortage(spent=True)
-            patience = late - asyncio.get_running_loop().time()
-            alone = self.reserved <= self._slack and self._elsewhere <= self._slack
-            if patience <= 0 or alone:
-                # The rest of the day is lent to one request: it may be all that this key has left.
-                left = min(self.free, self.limit - self.spent() - self.reserved)
-                return self._take(left) if self._covers(worst.least) else Shortage(spent=alone)
-            self._settled.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._settled.wait(), min(_POLL, patience))
 
     async def _lease(self) -> None:
         lease = await self.draw(self._demand - self.free)

@@ -223,7 +223,14 @@ class AnthropicStream(translation.StreamTranslator):
                 self._bare = None
                 return self._arguments(json.dumps(arguments))
             case "message_delta":
-                return self._end(answer)
+                self._counts |= {key: value for key, value in (answer.get("usage") or {}).items() if value is not None}
+                reason: Any = (answer.get("delta") or {}).get("stop_reason")
+                if reason is None or self.finished:
+                    return []
+                self.finished = True
+                chunks = self._chunk({}, _FINISH.get(str(reason), "stop"))
+                chunks[0]["choices"][0] |= _stopped_by(answer["delta"])
+                return chunks + self._usage_chunk(_usage(self._counts))
         return []  # pings, and events of future kinds
 
     def _continue_block(self, delta: JSON) -> list[JSON]:
@@ -239,16 +246,6 @@ class AnthropicStream(translation.StreamTranslator):
 
     def _arguments(self, text: str) -> list[JSON]:
         return self._chunk({"tool_calls": [{"index": self._calls - 1, "function": {"arguments": text}}]})
-
-    def _end(self, event: JSON) -> list[JSON]:
-        self._counts |= {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
-        reason: Any = (event.get("delta") or {}).get("stop_reason")
-        if reason is None or self.finished:
-            return []
-        self.finished = True
-        chunks = self._chunk({}, _FINISH.get(str(reason), "stop"))
-        chunks[0]["choices"][0] |= _stopped_by(event["delta"])
-        return chunks + self._usage_chunk(_usage(self._counts))
 
 
 _DEFAULT_MAX_TOKENS = 4096  # the API requires a limit; this one is within that of every one of their models

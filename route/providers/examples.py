@@ -65,7 +65,13 @@ def _instance(schema: Any, document: _Document, depth: int) -> Any:
         return schema["enum"][0]
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return _instance(_simplest(schema[key], depth), document, depth + 1)
+            choices = schema[key]
+            null = next(
+                (choice for choice in choices if isinstance(choice, dict) and choice.get("type") == "null"), None
+            )
+            # Null ends a schema that goes deep, where it is a choice.
+            simplest = null if null is not None and depth > _MAX_DEPTH else choices[0]
+            return _instance(simplest, document, depth + 1)
     if schema.get("allOf"):
         parts = [_instance(part, document, depth + 1) for part in schema["allOf"]]
         rest = {key: value for key, value in schema.items() if key != "allOf"}
@@ -83,12 +89,6 @@ def _referenced(root: Any, reference: str) -> JSON:
         if name:
             place = place.get(name) if isinstance(place, dict) else None
     return place if isinstance(place, dict) else {}
-
-
-def _simplest(choices: list[Any], depth: int) -> Any:
-    """Return the first choice, and null where it is one and the schema goes deep."""
-    null = next((choice for choice in choices if isinstance(choice, dict) and choice.get("type") == "null"), None)
-    return null if null is not None and depth > _MAX_DEPTH else choices[0]
 
 
 def _of_type(schema: JSON, document: _Document, depth: int) -> Any:
@@ -115,19 +115,15 @@ def _of_type(schema: JSON, document: _Document, depth: int) -> Any:
                 for place in range(min(number, document.left))
             ]
         case "string":
-            return _text(schema, document)
+            text = _FORMATS.get(str(schema.get("format")), "text")
+            least, most = int(schema.get("minLength") or 0), schema.get("maxLength")
+            text = text.ljust(document.take(least), "x")
+            return text if most is None else text[: int(most)]
         case "integer" | "number":
             return _number(schema, whole=kind == "integer")
         case "boolean":
             return True
     return None
-
-
-def _text(schema: JSON, document: _Document) -> str:
-    text = _FORMATS.get(str(schema.get("format")), "text")
-    least, most = int(schema.get("minLength") or 0), schema.get("maxLength")
-    text = text.ljust(document.take(least), "x")
-    return text if most is None else text[: int(most)]
 
 
 def _number(schema: JSON, *, whole: bool) -> float:

@@ -72,7 +72,14 @@ def _parts(message: JSON, *, names: dict[Any, Any], signed: bool) -> Iterator[JS
     role = message.get("role")
     if role == "tool":
         name = names.get(message.get("tool_call_id")) or message.get("name") or message.get("tool_call_id")
-        yield {"functionResponse": {"name": name, "response": _result(completions.joined_text(message.get("content")))}}
+        text = completions.joined_text(message.get("content"))
+        try:
+            parsed = parse_json(text)
+        except ValueError:
+            parsed = None
+        # Gemini takes objects alone.
+        response = parsed if isinstance(parsed, dict) else {"result": text}
+        yield {"functionResponse": {"name": name, "response": response}}
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")
@@ -84,15 +91,6 @@ def _parts(message: JSON, *, names: dict[Any, Any], signed: bool) -> Iterator[JS
         function = call.get("function") or {}
         called = {"functionCall": {"name": function.get("name"), "args": translation.arguments_of(function)}}
         yield called | ({"thoughtSignature": signature} if signature else {})
-
-
-def _result(text: str) -> JSON:
-    """Return a tool's answer as an object, the only form that Gemini takes."""
-    try:
-        parsed = parse_json(text)
-    except ValueError:
-        parsed = None
-    return parsed if isinstance(parsed, dict) else {"result": text}
 
 
 def _part(part: JSON) -> JSON:

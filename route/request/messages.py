@@ -58,9 +58,17 @@ def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
                 if block.get("type") != "tool_result":
                     rest.append(_part(place, block))
                     continue
-                message, attachments = _of_result(place, block)
+                if not isinstance(block.get("tool_use_id"), str):
+                    raise InputError(f"{place}: a tool_result must have a tool_use_id")
+                content = block.get("content")
+                placed = _placed_blocks("" if content is None else content, f"{place}.content")
+                output = [_part(where_placed, inner) for where_placed, inner in placed]
+                text = "\n".join(part["text"] for part in output if part["type"] == "text")
+                if block.get("is_error"):
+                    text = f"The tool failed: {text}"  # chat completions have no field for it
+                message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
                 # Images among the results follow as the user's: most models read only text from a tool.
-                parts += attachments
+                parts += [part for part in output if part["type"] != "text"]
                 yield message
             parts += rest
             if parts or not blocks:
@@ -76,19 +84,6 @@ def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
             yield {"role": "system", "content": _joined(blocks, "\n\n")}
         case _:
             raise InputError(f"{where}.role: must be user or assistant")
-
-
-def _of_result(where: str, block: JSON) -> tuple[JSON, list[JSON]]:
-    """Return the message of a tool, and the parts of its output that are not text."""
-    if not isinstance(block.get("tool_use_id"), str):
-        raise InputError(f"{where}: a tool_result must have a tool_use_id")
-    content = block.get("content")
-    parts = [_part(*placed) for placed in _placed_blocks("" if content is None else content, f"{where}.content")]
-    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    if block.get("is_error"):
-        text = f"The tool failed: {text}"  # chat completions have no field for it
-    message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
-    return message, [part for part in parts if part["type"] != "text"]
 
 
 def _call(where: str, block: JSON) -> JSON:

@@ -48,7 +48,19 @@ class Menu:
 
     def __init__(self, models: Sequence[RoutedModel], limits: Sequence[Limit] = ()) -> None:
         """Build the arrays; raise ConfigError for no model, a name twice, a wrong cost, coefficient or limit."""
-        _check_models(models)
+        if not models:
+            raise ConfigError("there is no model to route to; name at least one under model_configs")
+        seen: set[str] = set()
+        for model in models:
+            if model.name in seen:
+                raise ConfigError(f"model {model.name!r} is configured twice")
+            seen.add(model.name)
+            if not 0.0 <= model.cost < math.inf:
+                raise ConfigError(f"model {model.name!r}: its cost must be a number of at least 0, not {model.cost}")
+            if model.prior_coef is not None and not math.isfinite(model.prior_coef):
+                raise ConfigError(
+                    f"model {model.name!r}: its prior_coef must be a finite number, not {model.prior_coef}"
+                )
         self.models = tuple(sorted(models, key=lambda model: model.cost))
         self.names = tuple(model.name for model in self.models)
         self.places = {name: place for place, name in enumerate(self.names)}
@@ -141,20 +153,6 @@ class Menu:
 def _sizes(sizes: Sequence[int | None]) -> Floats:
     """Return sizes (M,) in tokens; infinite where one is not known."""
     return np.array([math.inf if size is None else size for size in sizes], dtype=np.float64)
-
-
-def _check_models(models: Sequence[RoutedModel]) -> None:
-    if not models:
-        raise ConfigError("there is no model to route to; name at least one under model_configs")
-    seen: set[str] = set()
-    for model in models:
-        if model.name in seen:
-            raise ConfigError(f"model {model.name!r} is configured twice")
-        seen.add(model.name)
-        if not 0.0 <= model.cost < math.inf:
-            raise ConfigError(f"model {model.name!r}: its cost must be a number of at least 0, not {model.cost}")
-        if model.prior_coef is not None and not math.isfinite(model.prior_coef):
-            raise ConfigError(f"model {model.name!r}: its prior_coef must be a finite number, not {model.prior_coef}")
 
 
 def _amounts(models: Sequence[RoutedModel], limit: Limit) -> list[float]:

@@ -221,7 +221,24 @@ class Dispatcher:
     async def _attempt(self, answer: Answer, deployment: Deployment, call: Call[T]) -> T:
         request, listed = answer.request, deployment.pass_fields
         body, answer.dropped = await request.apart(lambda: request_for(deployment.config, request, listed))
-        charge, body = await self._reserve(answer, deployment, body)
+        # The worst case is reserved; where that is more than what may be spent, the answer is cut shorter.
+        key = answer.key
+        assert key is not None
+        bounds = None
+        if key.spend_per_day is not None or key.team is not None or answer.ceiling is not None:
+            bounds = Bounds.of(deployment.config, request, body)
+        worst = NOTHING if bounds is None else bounds.worst(deployment.config, answer.ceiling)
+        if worst is None:
+            raise too_dear(key)
+        reservation = await self.ledger.reserve(key, worst)
+        if isinstance(reservation, Refusal):
+            raise of_refusal(reservation)
+        choices = count_of(body.get("n")) or 1
+        charge = Charge(deployment.name, deployment.config, request, reservation, choices=choices)
+        if bounds is not None:
+            charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
+        if charge.max_tokens is not None:
+            body = limited(body, charge.max_tokens)
         answer.charges.append(charge)
         if deployment.tokens_per_minute is not None:
             charge.use = deployment.use
@@ -264,24 +281,6 @@ class Dispatcher:
             deployment.breaker.give_up(probe)
             raise
         deployment.breaker.began(probe)
-
-    async def _reserve(self, answer: Answer, deployment: Deployment, body: JSON) -> tuple[Charge, JSON]:
-        """Reserve the worst case of an attempt; return its charge and the body, whose answer may be cut shorter."""
-        key, choices = answer.key, count_of(body.get("n")) or 1
-        assert key is not None
-        bounds = None
-        if key.spend_per_day is not None or key.team is not None or answer.ceiling is not None:
-            bounds = Bounds.of(deployment.config, answer.request, body)
-        worst = NOTHING if bounds is None else bounds.worst(deployment.config, answer.ceiling)
-        if worst is None:
-            raise too_dear(key)
-        reservation = await self.ledger.reserve(key, worst)
-        if isinstance(reservation, Refusal):
-            raise of_refusal(reservation)
-        charge = Charge(deployment.name, deployment.config, answer.request, reservation, choices=choices)
-        if bounds is not None:
-            charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
-        return charge, body if charge.max_tokens is None else limited(body, charge.max_tokens)
 
     def first(self, answer: Answer) -> Deployment:
         """Return where a request goes first.

@@ -405,11 +405,23 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
         for label, (place, limits) in model.places().items():
             where = f"model_configs.{name}" + (f".deployments.{label}" if model.deployments else "")
             limit, token_limit = limits.requests_per_minute, limits.tokens_per_minute
+            try:
+                account = account_for(place.type, place.api_key, place.base_url, env, place.options)
+                # repr: YAML has options that JSON cannot say, such as dates.
+                same = json.dumps([place.type, account.base_url, account.api_key, account.options], default=repr)
+                if same not in providers:
+                    providers[same] = (
+                        open_providers[same] if same in open_providers else make_provider(place.type, account)
+                    )
+                if set(place.serves) != {"chat"} and not isinstance(providers[same], Forwarding):
+                    raise ConfigError(f"serves: providers of the type {place.type} are asked for chat alone")
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from error
             deployments.append(
                 Deployment(
                     name=name,
                     config=place,
-                    provider=_provider(place, env, providers, open_providers, where),
+                    provider=providers[same],
                     breaker=Breaker(config.breaker.failures, config.breaker.seconds),
                     pass_fields=listed,
                     label=label,
@@ -421,24 +433,3 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
             )
         targets[name] = Target(name, model, tuple(deployments))
     return Fleet(targets, providers)
-
-
-def _provider(
-    model: ModelConfig,
-    env: Mapping[str, str],
-    providers: dict[str, Provider],
-    open_providers: Mapping[str, Provider],
-    where: str,
-) -> Provider:
-    """Return the client of a model's account, which others of the same account share; it may be open already."""
-    try:
-        account = account_for(model.type, model.api_key, model.base_url, env, model.options)
-        # repr: YAML has options that JSON cannot say, such as dates.
-        same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
-        if same not in providers:
-            providers[same] = open_providers[same] if same in open_providers else make_provider(model.type, account)
-        if set(model.serves) != {"chat"} and not isinstance(providers[same], Forwarding):
-            raise ConfigError(f"serves: providers of the type {model.type} are asked for chat alone")
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return providers[same]
