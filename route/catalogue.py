@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, str] = {
 LACKING_TYPES: Mapping[str, tuple[str, ...]] = {"anthropic": ("n", "logprobs"), "gemini": ("n", "logprobs")}
 """Features that the protocol of a provider's type does not have, whatever the model."""
 _SUFFIX = re.compile(r"-(latest|\d{3}|\d{4}|\d{8}|\d{4}-\d\d-\d\d|\d\d-\d{4})|@\d{8}|:[a-z]+")
-"""What a provider adds to the name of a model for one version of it."""
+"""The ending that a provider adds to the name of a model for one version of it."""
 
 
 class _CatalogueModel(NamedTuple):

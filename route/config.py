@@ -125,13 +125,13 @@ class ModelConfig(_Section):
     context_window: Annotated[Whole, Field(ge=1)] | None = None
     """Tokens; longer prompts go elsewhere."""
     capabilities: dict[Feature, bool] = Field(default_factory=dict)
-    """What it has or lacks; the rest is inherited from the catalogue, and possible where that does not know it."""
+    """Features that it has or lacks; the rest is that of the catalogue, and possible where that does not know it."""
     catalogue: bool | str = True
     """Whether it inherits from the catalogue, or `SECTION/NAME` of the entry there that it inherits from."""
     prior_coef: Number | None = None
     """Makes a model routable that P2L does not know."""
     provider: str | None = None
-    """Whose model it is, for limits such as `share:openai`; by default its type."""
+    """The provider that limits such as `share:openai` count it to; by default its type."""
     latency: _Amount | None = None
     """Seconds of an average answer; a shorthand for `amounts: {latency: ...}`."""
     amounts: dict[str, _Amount] = Field(default_factory=dict)

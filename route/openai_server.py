@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _KEY_VARIABLE = "P2L_ROUTER_KEY"
 _ENDPOINT_KEY_VARIABLE = "P2L_API_KEY"
-_PATIENCE = 10.0  # seconds in which an endpoint that starts beside the router should answer
+_ENDPOINT_START_SECONDS = 10.0  # seconds in which an endpoint that starts beside the router should answer
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -116,7 +116,7 @@ def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
         return f"{family_of(P2L.from_pretrained(model).likelihood.name)}-local"
     from p2l.client import P2LClient
 
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _ENDPOINT_START_SECONDS
     while True:
         try:
             with P2LClient(endpoint, key, timeout=5.0, retries=0) as client:

@@ -145,7 +145,7 @@ def _regression(points: Floats, own: Rows, count: int) -> tuple[Floats, Floats]:
 
 def _points(states: Mapping[str, Floats], scales: Mapping[str, float]) -> Floats:
     """Return the bases side by side (Q, D)."""
-    return np.concatenate([states[name] * one for name, one in scales.items()], axis=1)
+    return np.concatenate([states[name] * scale for name, scale in scales.items()], axis=1)
 
 
 def _scales(bases: Mapping[str, Encoder | Words | Form], states: Mapping[str, Floats], rows: Rows) -> dict[str, float]:

@@ -100,9 +100,11 @@ def _price(file: Path, model: str, entry: Any) -> TokenPrice:
         if key not in TokenPrice._fields:
             raise InputError(f"{file}: {model}: unknown key {key!r}{nearest(str(key), TokenPrice._fields)}")
     numbers = [fields.get("output"), fields.get("input", 0.0)]
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < 1e9 for one in numbers):
+    if not all(
+        isinstance(price, int | float) and not isinstance(price, bool) and 0 <= price < 1e9 for price in numbers
+    ):
         raise InputError(f"{file}: {model}: a price is a number of dollars per million tokens, at least 0")
-    return TokenPrice(*(float(one) for one in numbers))
+    return TokenPrice(*(float(price) for price in numbers))
 
 
 NEEDED = ("prompt", "model", "score")

@@ -230,7 +230,7 @@ def best_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths, *, c
     With `categories` the first are those of categories, which others must beat by two standard errors.
     """
     parts = parts_of(table.prompts)
-    worths = [worth(held_out(one, table.scores, parts)) for one in shares]
+    worths = [worth(held_out(share, table.scores, parts)) for share in shares]
     best = _simplest(worths)
     return 0 if categories and _as_good(worths[0], worths[best], errors=_ERRORS_OF_CATEGORIES) else best
 
@@ -251,7 +251,7 @@ def _told_apart(deviations: Floats, strength: float) -> Floats:
 
 
 def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Mapping[str, Floats]) -> Floats:
-    return np.concatenate([one.features(states[name]) for name, one in zip(names, scaled, strict=True)], axis=1)
+    return np.concatenate([scaling.features(states[name]) for name, scaling in zip(names, scaled, strict=True)], axis=1)
 
 
 def _as_good(worth: Worth, best: Worth, *, errors: float | None = None) -> bool:
@@ -293,7 +293,7 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
     kind, (backbone, tokenizer), places = _as_backbone({name: backbones[name] for name in names})
     width, models = backbone.config.hidden_size, trained.models
     weights, bias = np.zeros((len(models), width)), trained.fit.bias.copy()
-    ends = np.cumsum([0, *(len(one.centre) for one in trained.scaled)])
+    ends = np.cumsum([0, *(len(scaled.centre) for scaled in trained.scaled)])
     for number, (name, scaled) in enumerate(zip(trained.names, trained.scaled, strict=True)):
         if name in places:
             own = trained.fit.weights[:, ends[number] : ends[number + 1]] * scaled.scale

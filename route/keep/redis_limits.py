@@ -40,9 +40,9 @@ Place = tuple[int, str]
 """A day (since 1970, UTC) and an account."""
 _GRACE = 2.0
 """Seconds in which all replicas notice that Redis is empty or gone, and say what they hold."""
-_TICK = 0.1
-_PATIENCE = 1.0  # seconds for a reply
-_TRY_SECONDS = 0.5  # between two tries to reach a Redis that is gone
+_SETTLE_SECONDS = 0.1
+_REPLY_SECONDS = 1.0
+_RETRY_SECONDS = 0.5  # between two tries to reach a Redis that is gone
 _LOGGER = logging.getLogger("route")
 
 _COUNT = """
@@ -148,8 +148,8 @@ class RedisLimits:
         try:
             self._client: redis.asyncio.Redis = redis.asyncio.from_url(
                 self._url,
-                socket_timeout=_PATIENCE,
-                socket_connect_timeout=_PATIENCE,
+                socket_timeout=_REPLY_SECONDS,
+                socket_connect_timeout=_REPLY_SECONDS,
                 retry=Retry(NoBackoff(), 1),
                 decode_responses=True,
             )
@@ -233,10 +233,10 @@ class RedisLimits:
     async def _tick(self) -> None:
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), _TICK)
+                await asyncio.wait_for(self._stop.wait(), _SETTLE_SECONDS)
             now = time.monotonic()
             if self.fault is not None:
-                if now - self._tried < _TRY_SECONDS:
+                if now - self._tried < _RETRY_SECONDS:
                     continue
                 self._tried = now
             with contextlib.suppress(LimitsUnavailableError):

@@ -121,7 +121,8 @@ def refusal(
     details = complaint(body)
     fault = classify(status, details)
     delay = retry_after(headers, clock)
-    words = ", ".join([str(status)] * (status is not None) + [code for code in details.codes if _CODE.fullmatch(code)])
+    codes = [code for code in details.codes if _CODE.fullmatch(code)]
+    words = ", ".join(codes if status is None else [str(status), *codes])
     return ProviderError(
         fault,
         masked(f"{who} {_MEANING[fault]}" + (f" ({words})" if words else ""), secrets),
@@ -319,7 +320,7 @@ _QUOTED = re.compile(
 
 
 class Refused(NamedTuple):
-    """What is not accepted; all empty where the words say nothing of it."""
+    """A feature, a parameter or a size that is not accepted; all empty where the words say nothing of it."""
 
     features: tuple[str, ...] = ()
     parameter: str = ""

@@ -57,7 +57,7 @@ class ProviderSpec:
     interface: str | None = None
     """The `interface` in CoEval's configuration and the section of its prices; None where it has none."""
     key_fields: tuple[str, ...] = ("api_key", "base_url")
-    """What its entry of a key file may hold."""
+    """Fields that its entry of a key file may hold."""
     batch_discount: float | None = None
     """Price of a call in a batch job, as a share of a single one's; None: no batch jobs are sent there."""
     batch_options: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ class RoutedModel:
     cost: float
     """Of an average answer, in the unit of the budgets."""
     provider: str = ""
-    """Whose model it is, for limits on a provider's share."""
+    """The provider that limits on a share count the model to."""
     context_window: int | None = None
     """Tokens, or None when it is not known."""
     prior_coef: float | None = None

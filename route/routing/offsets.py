@@ -51,7 +51,7 @@ RESULTS: Mapping[str, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "both_b
 
 @dataclass
 class _Belief:
-    """What is believed of the offset of one model."""
+    """The belief about the offset of a model."""
 
     mean: float = 0.0
     variance: float = _KNOWN_VARIANCE

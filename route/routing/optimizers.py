@@ -257,7 +257,7 @@ def _vertex(scores: Floats, rows: Floats, most: Floats) -> Floats | None:
 #
 # Shapes: M models, Q opponents, P models of a mixture.
 
-_REACH = 300.0  # exp of larger coefficients, and its square, would leave the range of float64
+_LARGEST_COEFFICIENT = 300.0  # exp of larger coefficients, and its square, would leave the range of float64
 _LARGEST_EXPONENT = 700.0
 _LEAST_RATE = 5e-324
 _LAST_STEP = 1e-5  # the error after one of Newton's steps is about its square
@@ -276,7 +276,9 @@ class Opponents(NamedTuple):
 
 def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
     """Return the win rates (M,) against an opponent drawn by the weights; a tie is half a win."""
-    if not max(np.abs(coefs).max(), np.abs(opponents.coefs).max()) <= _REACH:  # true of a NaN, as `>` is not
+    if (
+        not max(np.abs(coefs).max(), np.abs(opponents.coefs).max()) <= _LARGEST_COEFFICIENT
+    ):  # true of a NaN, as `>` is not
         halves = np.tanh(0.5 * (coefs[:, None] - opponents.coefs))
         return 0.5 + 0.5 * (halves @ opponents.weights)
     worths, others = np.exp(coefs)[:, None], np.exp(opponents.coefs)
@@ -297,7 +299,7 @@ def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> flo
         return least
     # From here on t counts from the middle. An opponent further away than the reach always wins, or always loses.
     middle, low, high = 0.5 * (least + largest), 0.5 * (least - largest), 0.5 * (largest - least)
-    worths = np.exp(np.minimum(np.maximum(opponents.coefs - middle, -_REACH), _REACH))
+    worths = np.exp(np.minimum(np.maximum(opponents.coefs - middle, -_LARGEST_COEFFICIENT), _LARGEST_COEFFICIENT))
     rates = [_rates(coef - middle, worths, opponents.weights)[:2] for coef in mixed]
     won, lost = (float(shares.dot(column)) for column in zip(*rates, strict=True))
     target, bottom, top = _log_odds(won, lost), _log_odds(*min(rates)), _log_odds(*max(rates))
@@ -315,7 +317,7 @@ def strength_against(coefs: Floats, shares: Floats, opponents: Opponents) -> flo
 
 def _rates(t: float, worths: Floats, weights: Floats) -> tuple[float, float, float]:
     """Return win rate, loss rate and slope of the win rate at coefficient t; worths are exp(coefs) of the opponents."""
-    worth = math.exp(min(max(t, -_REACH), _REACH))
+    worth = math.exp(min(max(t, -_LARGEST_COEFFICIENT), _LARGEST_COEFFICIENT))
     sums = worths + worth
     parts = weights / sums
     # dot takes half the time of @ on vectors this short.

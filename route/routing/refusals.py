@@ -19,7 +19,7 @@ _MOST_REMEMBERED = 32
 
 
 class Request(Protocol):
-    """What is looked at of a request."""
+    """A request, as far as refusals are concerned."""
 
     @property
     def body(self) -> JSON:

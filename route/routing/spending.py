@@ -46,7 +46,7 @@ class Allowance:
 
 
 class Key(Protocol):
-    """What is looked at of a key."""
+    """A key, as far as its ceiling is concerned."""
 
     @property
     def name(self) -> str:
@@ -81,10 +81,10 @@ class Spending:
         """Return what keeps the ceilings that a key's requests are under."""
         if key.budget_usd is None:
             return () if self._everybody is None else (self._everybody,)
-        own = self._keys.get(key.name)
-        if own is None or own.ceiling != key.budget_usd:
-            own = self._keys[key.name] = Pacer(key.budget_usd, len(self._menu.names))
-        return (own,) if self._everybody is None else (self._everybody, own)
+        pacer = self._keys.get(key.name)
+        if pacer is None or pacer.ceiling != key.budget_usd:
+            pacer = self._keys[key.name] = Pacer(key.budget_usd, len(self._menu.names))
+        return (pacer,) if self._everybody is None else (self._everybody, pacer)
 
     def plan(self, key: Key, scores: Floats | None, prompt: Prompt, *, is_budget: bool) -> Allowance | None:
         """Return what a decision needs to know of dollars; None where neither budget nor ceiling is in dollars.

@@ -353,7 +353,7 @@ def test_a_rate_is_exact_across_replicas_that_ask_at_once(alive: Servers) -> Non
 def test_closing_ends_whatever_redis_is_just_asked(alive: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     from route.keep import redis_limits
 
-    monkeypatch.setattr(redis_limits, "_TICK", 0.001)
+    monkeypatch.setattr(redis_limits, "_SETTLE_SECONDS", 0.001)
 
     async def main() -> None:
         for number in range(200):
