@@ -43,7 +43,7 @@ from p2l.common.errors import (
     P2LClientError,
     UnavailableError,
 )
-from p2l.common.prompts import repair
+from p2l.common.prompts import familiarity_note, repair
 from p2l.common.retry import RetryPolicy, parse_retry_after
 from p2l.common.version import __version__
 from p2l.model.encoding import Prompt as Prompt
@@ -108,6 +108,17 @@ class ModelAnswer:
     """Of each pair that was asked for, in order; with covariates, only where the model has a posterior."""
     votes: list[PairVote] | None = None
     """Of each pair, if covariates were given."""
+    familiarity: FiniteFloat | None = None
+    """Share of the prompt's own departure from the overall leaderboard that is kept, from 0 to 1.
+
+    0: the coefficients are the overall leaderboard's, since nothing like the prompt was voted on. None for a model
+    without posterior, and for older endpoints.
+    """
+
+    @property
+    def familiarity_note(self) -> str:
+        """Return in a sentence how far the coefficients are the overall leaderboard's; empty where they are its own."""
+        return familiarity_note(self.familiarity)
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,13 @@ class PromptLeaderboard:
     rows: Annotated[list[RankedModel], Field(min_length=1, validation_alias="leaderboard")]
     truncated: bool = False
     revision: str = ""
+    familiarity: FiniteFloat | None = None
+    """As of `ModelAnswer`."""
+
+    @property
+    def familiarity_note(self) -> str:
+        """As of `ModelAnswer`."""
+        return familiarity_note(self.familiarity)
 
 
 @dataclass(frozen=True)

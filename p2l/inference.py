@@ -25,6 +25,7 @@ import torch
 
 from p2l.common.cli import choose
 from p2l.common.errors import InputError
+from p2l.common.prompts import familiarity_note, unfamiliar_note
 from p2l.leaderboard import Covariates, to_score
 from p2l.leaderboard.board import SHOWN_ROWS, Rates, best_html, best_text
 from p2l.leaderboard.covariates import Effect, shifted
@@ -71,6 +72,11 @@ class Prediction:
     models: tuple[str, ...] = ()
     """M names, and the likelihood that gives coefficients their meaning: what a prediction of `P2L` shows itself by."""
     likelihood: Likelihood | None = None
+    familiarity: Floats | None = None
+    """(n,) from 0 to 1: the share of each prompt's own departure from the overall leaderboard that is kept.
+
+    0: the board is the overall one, since nothing like the prompt was voted on. None for a model without posterior.
+    """
 
     def __repr__(self) -> str:
         """Return how much there is, with the leaderboard of a single prompt or the best models of each of several."""
@@ -79,7 +85,7 @@ class Prediction:
         return (
             self.rates().text()
             if len(self.coefs) == 1
-            else best_text(self._heading(), self._first_rates(), len(self.coefs))
+            else best_text(self._heading(), self._first_rates(), len(self.coefs), self._unfamiliar_note())
         )
 
     def _repr_html_(self) -> str:
@@ -88,7 +94,7 @@ class Prediction:
         return (
             self.rates().html()
             if len(self.coefs) == 1
-            else best_html(self._heading(), self._first_rates(), len(self.coefs))
+            else best_html(self._heading(), self._first_rates(), len(self.coefs), self._unfamiliar_note())
         )
 
     def _heading(self) -> str:
@@ -99,6 +105,9 @@ class Prediction:
 
     def _first_rates(self) -> list[Rates]:
         return [self.rates(row) for row in range(min(len(self.coefs), SHOWN_ROWS))]
+
+    def _unfamiliar_note(self) -> str:
+        return "" if self.familiarity is None else unfamiliar_note(self.familiarity.tolist())
 
     def plot(self, row: int = 0) -> Figure:
         """Return the leaderboard of prompt `row`, win rates with 90 % intervals where there are any, as a figure."""
@@ -115,7 +124,8 @@ class Prediction:
             ends = [win_rates_if(coefs + sign * reach, coefs, self.likelihood, *sides) for sign in (-1, 1)]
             limits = ends[0], ends[1]
         rates = win_rates(coefs, self.likelihood, *sides)
-        return Rates.of("Leaderboard of a prompt", self.models, rates, limits, level)
+        note = "" if self.familiarity is None else familiarity_note(float(self.familiarity[row]))
+        return Rates.of("Leaderboard of a prompt", self.models, rates, limits, level, note)
 
     def field_sd(self) -> Floats:
         """Return the standard deviation (n, M) of each true coefficient less the mean of the others'."""
@@ -305,6 +315,7 @@ class P2L:
             basis=self.basis,
             models=tuple(self.model_list),
             likelihood=self.likelihood,
+            familiarity=None if self.basis is None else zeros(),
         )
 
     def _fill(
@@ -326,6 +337,7 @@ class P2L:
                 (columns.gamma, output.gamma),
                 (columns.hidden, output.last_hidden_state),
                 (columns.variances, output.variances),
+                (columns.familiarity, output.familiarity),
             ):
                 if target is not None and source is not None:
                     target[[start + row for row in rows]] = source.float().cpu().numpy()

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
+from p2l.common.prompts import familiarity_note, unfamiliar_note
 from p2l.leaderboard.aggregation import aggregate
 from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import FORMAT
@@ -41,10 +43,11 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
     boards = list[Named]()
     for by, name, code in groups.ordered(sizes):
         rows = members[code]
-        eta, gamma = (None if column is None else column[rows] for column in predictions[1:])
+        eta, gamma, familiarity = (None if column is None else column[rows] for column in predictions[1:])
         board = aggregate(
             predictions[0][rows], eta, gamma, model.likelihood.name, models=model.model_list, **fit_options(args)
         )
+        board = _with_familiarity(board, familiarity)
         boards.append(Named(by, name, sizes[code], replace(board, effects=() if boards else effects)))
     return boards
 
@@ -53,7 +56,20 @@ def board_of(model: Any, prompt: str) -> Leaderboard:
     """Return the leaderboard that a `P2L` predicts for a prompt."""
     prediction = model.predict([prompt])
     columns = (prediction.coefs, prediction.eta, prediction.gamma)
-    return aggregate(*columns, model.likelihood.name, models=model.model_list, intervals=None)
+    board = aggregate(*columns, model.likelihood.name, models=model.model_list, intervals=None)
+    if prediction.familiarity is None:
+        return board
+    familiarity = float(prediction.familiarity[0])
+    note = familiarity_note(familiarity)
+    return replace(board, familiarity=familiarity, notes=(*board.notes, *([note] if note else [])))
+
+
+def _with_familiarity(board: Leaderboard, familiarity: npt.NDArray[np.float32] | None) -> Leaderboard:
+    """Return the leaderboard of several prompts with the mean of their familiarities, and how many are strange."""
+    if familiarity is None:
+        return board
+    note = unfamiliar_note(familiarity.tolist())
+    return replace(board, familiarity=float(familiarity.mean()), notes=(*board.notes, *([note] if note else [])))
 
 
 def _effects(model: Any, args: argparse.Namespace) -> tuple[Effect, ...]:
@@ -76,7 +92,7 @@ def _effects(model: Any, args: argparse.Namespace) -> tuple[Effect, ...]:
 
 
 def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[list[Any], dict[int, Ints]]:
-    """Return coefs (N, M), eta and gamma ((N,) or None) of all N prompts of a source, and the rows of each group."""
+    """Return coefs (N, M), eta, gamma and familiarity ((N,) or None) of a source's N prompts, and each group's rows."""
     predictions, rows, number = [], dict[int, list[Ints]](), 0
     names = list(dict.fromkeys(["prompt", *groups.bases.values()]))
     with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
@@ -87,6 +103,6 @@ def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[li
                     rows.setdefault(int(code), []).append(row[group == code] + number)
             number += len(batch)
             bar.update(len(batch))
-    columns = ([getattr(part, name) for part in predictions] for name in ("coefs", "eta", "gamma"))
+    columns = ([getattr(part, name) for part in predictions] for name in ("coefs", "eta", "gamma", "familiarity"))
     joined = [None if parts[0] is None else np.concatenate(parts) for parts in columns]
     return joined, {code: np.concatenate(parts) for code, parts in rows.items()}

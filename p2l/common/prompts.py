@@ -1,4 +1,4 @@
-"""Texts of prompts: their limits (turns, characters, combining marks in a row), their words and counts of their form.
+"""Texts of prompts: their limits (turns, characters, combining marks in a row), words, form, and familiarity in words.
 
 A model reads the newest tokens of a prompt, so the newest turns and characters are kept of one that is too long.
 """
@@ -8,12 +8,41 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 MAX_TURNS = 10_000  # turns of a request that an endpoint takes by default, those of all its prompts together
 MAX_CHARS = 1_000_000  # characters of a prompt that an endpoint takes by default
 MAX_MARKS = 30  # combining marks in a row, as in Unicode's stream-safe text format; no language writes as many
+
+_OVERALL = 0.05  # familiarity below which a board is in effect the overall one
+MOSTLY_OVERALL = 0.5
+"""Familiarity below which more of a prompt's board is the overall one's than its own."""
+_OWN = 0.95  # familiarity from which a board is in effect the prompt's own
+
+
+def familiarity_note(familiarity: float | None) -> str:
+    """Return the sentence that stands beside the board of a prompt of this familiarity.
+
+    Empty for a prompt that has its own board, and for None: a model without posterior cannot tell.
+    """
+    if familiarity is None or familiarity >= _OWN:
+        return ""
+    if familiarity < _OVERALL:
+        return "This is the overall board: nothing like this prompt was voted on."
+    if familiarity < MOSTLY_OVERALL:
+        return "Mostly the overall board: little like this prompt was voted on."
+    return "Partly the overall board: only prompts somewhat like this one were voted on."
+
+
+def unfamiliar_note(familiarities: Iterable[float]) -> str:
+    """Return the sentence that says of several prompts how many get mostly the overall board; empty if none does."""
+    shares = list(familiarities)
+    strange = sum(familiarity < MOSTLY_OVERALL for familiarity in shares)
+    if not strange:
+        return ""
+    counts = f"{strange:,} of {len(shares):,} prompts ({strange / len(shares):.1%})"
+    return f"{counts} get mostly the overall board: little like them was voted on."
 
 
 def newest_turns(turns: Sequence[str], *, max_turns: int, max_chars: int) -> Sequence[str]:

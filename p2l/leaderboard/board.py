@@ -56,6 +56,8 @@ class Leaderboard:
         prior_sd: standard deviation of the normal prior of the coefficients; None for an aggregation.
         covariance: (M, M) of the coefficients, for intervals of differences and ranks; None without intervals.
         effects: what covariates add; scores and win rates are those of votes where all covariates are zero.
+        familiarity: share of a prompt's own departure from the overall leaderboard that is kept, or its mean over
+            prompts; None for a leaderboard of votes or by a model without posterior.
     """
 
     models: list[str]
@@ -75,6 +77,7 @@ class Leaderboard:
     covariance: Floats | None = field(default=None, repr=False)
     effects: tuple[Effect, ...] = ()
     field_rates: Floats | None = field(default=None, repr=False)
+    familiarity: float | None = None
 
     def win_rates(self) -> Floats:
         """Return each model's chance (M,) of beating a uniformly drawn other model; ties count half."""
@@ -246,6 +249,8 @@ class Rates:
     upper: Floats
     level: float = 0.95
     """Coverage of the intervals."""
+    note: str = ""
+    """A sentence that a reader of the board needs."""
 
     @classmethod
     def of(
@@ -255,22 +260,24 @@ class Rates:
         rates: npt.ArrayLike,
         limits: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         level: float = 0.95,
+        note: str = "",
     ) -> Rates:
         """Sort the models by their rates."""
         values = np.asarray(rates, dtype=np.float64)
         order = np.argsort(-values, kind="stable")
         none = np.full(len(values), math.nan)
         lower, upper = (none, none) if limits is None else (np.asarray(end, dtype=np.float64) for end in limits)
-        return cls(title, [models[place] for place in order], values[order], lower[order], upper[order], level)
+        return cls(title, [models[place] for place in order], values[order], lower[order], upper[order], level, note)
 
     def text(self) -> str:
-        """Return the title and the first models as a table."""
+        """Return the title, the note and the first models as a table."""
         head = ["rank", "model", "beats the field", *([self._interval] if self._has_limits else [])]
         rows = [
             [str(rank), model, f"{rate:.1%}", *([f"{low:.1%} to {high:.1%}"] if self._has_limits else [])]
             for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN_ROWS), 1)
         ]
-        return "\n".join([self.title, *text_table(head, rows, left={1}), *_more(len(rows), len(self.models))])
+        heading = [self.title, *([self.note] if self.note else [])]
+        return "\n".join([*heading, *text_table(head, rows, left={1}), *_more(len(rows), len(self.models))])
 
     def html(self) -> str:
         """Return the same as HTML with bars, for a notebook."""
@@ -280,7 +287,7 @@ class Rates:
         ]
         line = f"; the line is the {self._interval}" if self._has_limits else ""
         notes = [*_more(len(rows), len(self.models)), f"The bar is the {_MEANING}, a tie counting half{line}."]
-        return _html(self.title, ["", "model", "beats the field", ""], rows, notes)
+        return _html(self.title, ["", "model", "beats the field", ""], rows, notes, self.note)
 
     def figure(self) -> Figure:
         """Return the win rates with their intervals as a figure, at most thirty models."""
@@ -292,7 +299,7 @@ class Rates:
         rows = [ForestRow(model, low, rate, high) for model, rate, low, high in self._rows(_PLOTTED_MODELS)]
         unit = f"{_MEANING}, with {self._interval}" if self._has_limits else _MEANING
         forest = Forest(rows, "Model", unit, lambda share: percent(share, 0), zero=0.5)
-        return draw(ReportFigure(forest, self.title), width=7.0)
+        return draw(ReportFigure(forest, self.title, note=self.note), width=7.0)
 
     @property
     def _interval(self) -> str:
@@ -307,16 +314,17 @@ class Rates:
         return list(zip(*(column[:most] for column in columns), strict=True))
 
 
-def best_text(title: str, boards: Sequence[Rates], count: int) -> str:
-    """Return the best models of the first of `count` prompts, a row for each, under the title."""
+def best_text(title: str, boards: Sequence[Rates], count: int, note: str = "") -> str:
+    """Return the best models of the first of `count` prompts, a row for each, under the title and the note."""
     head, rows = _best(boards)
-    return "\n".join([title, *text_table(head, rows, left=range(1, len(head))), *_more(len(boards), count)])
+    heading = [title, *([note] if note else [])]
+    return "\n".join([*heading, *text_table(head, rows, left=range(1, len(head))), *_more(len(boards), count)])
 
 
-def best_html(title: str, boards: Sequence[Rates], count: int) -> str:
+def best_html(title: str, boards: Sequence[Rates], count: int, note: str = "") -> str:
     """Return the same as HTML, for a notebook."""
     notes = [*_more(len(boards), count), f"Percentages are the {_MEANING}, a tie counting half."]
-    return _html(title, *_best(boards), notes)
+    return _html(title, *_best(boards), notes, note)
 
 
 def _best(boards: Sequence[Rates]) -> tuple[list[str], list[list[str]]]:
@@ -332,8 +340,8 @@ def _more(shown: int, count: int) -> list[str]:
     return [f"... and {count - shown} more"] if count > shown else []
 
 
-def _html(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """Return a table of texts under a title; notebooks have no style sheet of ours."""
+def _html(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], first: str = "") -> str:
+    """Return a table of texts below a title and a `first` note; notebooks have no style sheet of ours."""
     from markupsafe import Markup
 
     cell = "<{0} style='text-align:left'>{{}}</{0}>"
@@ -341,7 +349,8 @@ def _html(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes:
     lines = [Markup("").join(map(form.format, row)) for form, row in zip(forms, [head, *rows], strict=True)]
     body = [Markup("<tr>{}</tr>").format(line) for line in lines]
     paragraphs = Markup("").join(Markup("<p>{}</p>").format(note) for note in notes)
-    return Markup("<p><b>{}</b></p><table>{}</table>{}").format(title, Markup("").join(body), paragraphs)
+    above = Markup("<p>{}</p>").format(first) if first else ""
+    return Markup("<p><b>{}</b></p>{}<table>{}</table>{}").format(title, above, Markup("").join(body), paragraphs)
 
 
 def _bar(rate: float, lower: float, upper: float) -> str:

@@ -68,6 +68,8 @@ class P2LOutput(ModelOutput):
     """(B,) weighted loss of each vote, 0 for votes that the likelihood drops; the mean over members"""
     variances: Tensor | None = None
     """(B, R) of the posterior's components, if the model has a posterior"""
+    familiarity: Tensor | None = None
+    """(B,) share of each prompt's departure from the overall leaderboard that is kept, if the model has a posterior"""
     shift: Tensor | None = None
     """(n, 3) shifts of both coefficients and eta by the covariates of votes in the batch"""
 
@@ -209,13 +211,20 @@ class P2LModel(nn.Module):
         hidden, inputs = (self._read(self.model, batch), None) if posterior is None else self.read(batch)
         coefs, eta, gamma = self.head(hidden)
         coefs = coefs[:, : len(self.model_list)]
-        variances = None
+        variances = familiarity = None
         if posterior is not None and inputs is not None:
             squares = posterior.squares(inputs)
-            trust = posterior.trust(squares, known_share(batch))
-            coefs, eta, gamma = posterior.shrunk(trust, coefs, eta, gamma)
-            variances = posterior.variances(squares, trust)
-        output = P2LOutput(coefs=coefs, eta=eta, gamma=gamma, last_hidden_state=hidden, variances=variances)
+            familiarity = posterior.trust(squares, known_share(batch))
+            coefs, eta, gamma = posterior.shrunk(familiarity, coefs, eta, gamma)
+            variances = posterior.variances(squares, familiarity)
+        output = P2LOutput(
+            coefs=coefs,
+            eta=eta,
+            gamma=gamma,
+            last_hidden_state=hidden,
+            variances=variances,
+            familiarity=familiarity,
+        )
         if self.covariates is not None and "covariates" in batch:
             output["shift"] = self.covariates(batch["covariates"])
         if labels is not None:

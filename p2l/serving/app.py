@@ -176,12 +176,17 @@ async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout =
     return await _off_loop(len(answers) * len(model.model_list), respond)
 
 
-@_routes.post("/leaderboard")
+@_routes.post("/leaderboard", response_model_exclude_unset=True)
 async def leaderboard(body: PromptRequest, request: Request, timeout: Timeout = None) -> LeaderboardResponse:
     """The models for one prompt, best first."""
     model, answers = await _ask(request, [body.prompt], timeout=timeout)
     ranks = await _off_loop(len(model.model_list) ** 2, partial(_ranks, model, answers[0]))
-    return LeaderboardResponse(leaderboard=ranks, truncated=answers[0].truncated, revision=answers[0].revision)
+    return LeaderboardResponse(
+        leaderboard=ranks,
+        truncated=answers[0].truncated,
+        revision=answers[0].revision,
+        **_familiarity(answers[0]),
+    )
 
 
 @_routes.get("/models")
@@ -294,7 +299,7 @@ async def _off_loop(size: int, function: Callable[[], T]) -> T:
 
 
 def _prediction(model: P2L, answer: Answer, **more: Any) -> PredictResponse:
-    """The body of an answer; `gamma` is there for a head that has it."""
+    """The body of an answer; `gamma` is there for a head that has it, `familiarity` for a model that tells it."""
     gamma: dict[str, Any] = {"gamma": answer.gamma} if model.model.head.has_gamma else {}
     return PredictResponse(
         coefs=answer.coefs.tolist(),
@@ -302,8 +307,13 @@ def _prediction(model: P2L, answer: Answer, **more: Any) -> PredictResponse:
         truncated=answer.truncated,
         revision=answer.revision,
         **gamma,
+        **_familiarity(answer),
         **more,
     )
+
+
+def _familiarity(answer: Answer) -> dict[str, Any]:
+    return {} if answer.familiarity is None else {"familiarity": answer.familiarity}
 
 
 def _ranks(model: P2L, answer: Answer) -> list[Rank]:

@@ -258,6 +258,7 @@ def _outcomes(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
 
 def _answers(prediction: Prediction, revision: str) -> list[Outcome]:
     coefs, eta, gamma, variances = prediction.coefs, prediction.eta, prediction.gamma, prediction.variances
+    familiarity = prediction.familiarity
     outcomes: list[Outcome] = []
     for row in range(len(coefs)):
         if not np.isfinite(coefs[row]).all():
@@ -270,6 +271,7 @@ def _answers(prediction: Prediction, revision: str) -> list[Outcome]:
             truncated=bool(prediction.truncated[row]),
             revision=revision,
             variances=None if variances is None else array("f", variances[row].tobytes()),
+            familiarity=None if familiarity is None else float(familiarity[row]),
         )
         outcomes.append(answer)
     return outcomes

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
+from p2l.common.prompts import familiarity_note
 from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates, win_rates_if
@@ -103,6 +104,13 @@ class Board:
     known: float | None = None
     """Share of what the votes could tell of such a prompt that they do tell, from 0 to 1."""
     resembles: Sequence[tuple[str, float]] = ()
+    familiarity: float | None = None
+    """Share of the prompt's own departure from the global leaderboard that is kept; None without a posterior."""
+
+    @property
+    def note(self) -> str:
+        """Return in a sentence how far this is the global leaderboard; empty where it is the prompt's own."""
+        return familiarity_note(self.familiarity)
 
 
 def read_clusters(path: str, models: Sequence[str]) -> Clusters:
@@ -200,6 +208,7 @@ def board_of(model: P2L, answer: Answer, reference: Reference) -> Board:
         leads=_leads(model, answer, order, coefs),
         known=_known(model, answer, reference),
         resembles=_resembled(coefs, reference),
+        familiarity=answer.familiarity,
     )
 
 
@@ -217,7 +226,8 @@ def to_json(turns: Sequence[str], board: Board, revision: str) -> dict[str, Any]
         }
         for row in board.rows
     ]
-    return {"prompt": list(turns), "revision": revision, "truncated": board.truncated, "leaderboard": rows}
+    about = {"revision": revision, "truncated": board.truncated, "familiarity": board.familiarity}
+    return {"prompt": list(turns), **about, "leaderboard": rows}
 
 
 def _overall(model: P2L, answers: Sequence[Answer], coefs: Floats) -> tuple[Floats, float | None, float | None]:

@@ -77,6 +77,15 @@ class BatchRequest(BaseModel):
     sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
 
 
+Familiarity = Annotated[
+    float | None,
+    Field(
+        description="Share of the prompt's own departure from the overall leaderboard that is kept, 0 to 1; 0: the "
+        "answer is the overall leaderboard, since nothing like the prompt was voted on. Of models with a posterior."
+    ),
+]
+
+
 class PredictResponse(BaseModel):
     """Coefficients of the models for one prompt, and more on request."""
 
@@ -85,6 +94,7 @@ class PredictResponse(BaseModel):
     gamma: float | None = Field(default=None, description="Raw output of the gamma head; only with head ba.")
     truncated: bool = Field(description="Whether the prompt was too long and lost its oldest tokens.")
     revision: str = Field(description="Revision of the model that answered.")
+    familiarity: Familiarity = None
     sd: list[float] | None = Field(
         default=None, description="Standard deviation of each true coefficient on this prompt; only if asked for."
     )
@@ -117,6 +127,7 @@ class LeaderboardResponse(BaseModel):
     leaderboard: list[Rank]
     truncated: bool
     revision: str
+    familiarity: Familiarity = None
 
 
 class ModelsResponse(BaseModel):

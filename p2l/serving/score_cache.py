@@ -27,9 +27,9 @@ _TIMEOUT_SECONDS = 0.25
 _PAUSE_SECONDS = 5.0
 _LIFETIME_SECONDS = 24 * 3600
 _CONNECTIONS = 16
-_HEAD = struct.Struct("<4sBffII")  # mark, flags, eta, gamma, number of coefs, number of variances
-_MARK = b"p2l1"
-_ETA, _GAMMA, _TRUNCATED, _VARIANCES = 1, 2, 4, 8
+_HEAD = struct.Struct("<4sBfffII")  # mark, flags, eta, gamma, familiarity, number of coefs, number of variances
+_MARK = b"p2l2"  # of another form than what older workers have stored, who read none of this either
+_ETA, _GAMMA, _TRUNCATED, _VARIANCES, _FAMILIARITY = 1, 2, 4, 8, 16
 _log = logging.getLogger("p2l.serving")
 
 
@@ -45,6 +45,8 @@ class Answer:
     revision: str
     variances: array[float] | None = None
     """(R,) of the posterior's components."""
+    familiarity: float | None = None
+    """Share of the prompt's own departure from the overall leaderboard that is kept; None without a posterior."""
 
 
 @dataclass(frozen=True)
@@ -130,20 +132,23 @@ class ScoreCache:
 def pack(answer: Answer) -> bytes:
     """Return an answer as bytes, without its revision."""
     flags = (answer.eta is not None) * _ETA | (answer.gamma is not None) * _GAMMA | answer.truncated * _TRUNCATED
-    flags |= (answer.variances is not None) * _VARIANCES
-    numbers = (answer.eta or 0.0, answer.gamma or 0.0, len(answer.coefs), len(answer.variances or ()))
+    flags |= (answer.variances is not None) * _VARIANCES | (answer.familiarity is not None) * _FAMILIARITY
+    numbers = (answer.eta or 0.0, answer.gamma or 0.0, answer.familiarity or 0.0)
+    lengths = (len(answer.coefs), len(answer.variances or ()))
     tail = b"" if answer.variances is None else answer.variances.tobytes()
-    return _HEAD.pack(_MARK, flags, *numbers) + answer.coefs.tobytes() + tail
+    return _HEAD.pack(_MARK, flags, *numbers, *lengths) + answer.coefs.tobytes() + tail
 
 
 def unpack(block: bytes, revision: str, form: Form) -> Answer | None:
     """Return the answer that `pack` wrote; None for bytes of another form."""
     if len(block) != _HEAD.size + 4 * (form.coefs + form.variances):
         return None
-    mark, flags, eta, gamma, *counts = _HEAD.unpack_from(block)
+    mark, flags, eta, gamma, familiarity, *counts = _HEAD.unpack_from(block)
     # Redis may hold anything under this key; what is not an answer is computed again.
     numbers = np.frombuffer(block, np.float32, offset=_HEAD.size)
-    if mark != _MARK or counts != [form.coefs, form.variances] or not np.isfinite([eta, gamma, *numbers]).all():
+    if mark != _MARK or counts != [form.coefs, form.variances]:
+        return None
+    if not np.isfinite([eta, gamma, familiarity, *numbers]).all():
         return None
     return Answer(
         coefs=array("f", numbers[: form.coefs].tobytes()),
@@ -152,4 +157,5 @@ def unpack(block: bytes, revision: str, form: Form) -> Answer | None:
         truncated=bool(flags & _TRUNCATED),
         revision=revision,
         variances=array("f", numbers[form.coefs :].tobytes()) if flags & _VARIANCES else None,
+        familiarity=familiarity if flags & _FAMILIARITY else None,
     )

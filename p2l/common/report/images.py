@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from math import ceil, isfinite
 from pathlib import Path
@@ -53,7 +54,9 @@ def draw(*figures: Figure, width: float = 8.6) -> Picture:
                 _draw_forest(axis, content)
             else:
                 _draw_chart(axis, content)
-        axis.set_title(plain(title or figure.title, _TITLE_LENGTH // columns), loc="left", fontsize=10)
+        heading = [plain(title or figure.title, _TITLE_LENGTH // columns)]
+        heading += textwrap.wrap(figure.note, _TITLE_LENGTH // columns)
+        axis.set_title("\n".join(heading), loc="left", fontsize=10)
     for axis in grid[len(panels) :]:
         axis.set_visible(False)
     _draw_legends(

@@ -56,6 +56,7 @@ class Figure:
         numbers: tables behind it, folded away.
         panels: (title, chart) of several charts of the same series beside each other, instead of `picture`.
         is_narrow: whether it is about as wide as high.
+        note: a sentence below the title, which the picture itself holds in a file.
     """
 
     kind: ClassVar[str] = "figure"
@@ -66,6 +67,7 @@ class Figure:
     numbers: Sequence[Table] = ()
     panels: Sequence[tuple[str, str | Chart]] = ()
     is_narrow: bool = False
+    note: str = ""
 
     @classmethod
     def of(cls, series: Sequence[Series], axes: Axes, title: str, caption: str = "", **more: Any) -> Figure:

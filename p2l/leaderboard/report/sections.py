@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2l import likelihood as likelihoods
+from p2l.common.prompts import familiarity_note
 from p2l.common.report.charts import Axes, Series, percent
 from p2l.common.report.heat import Heat
 from p2l.common.report.reports import (
@@ -70,7 +71,7 @@ def leaderboard_report(leaderboards: Leaderboards, subject: str, data: str) -> R
     if main.by and len(groups) > 1:
         sections, verdict = prompt_sections(groups), _verdict_of_prompts(groups)
     else:
-        verdict, picture = _verdict(main, ranking, leaderboards.unit), _scores(ranking, _DRAWN_MODELS)
+        verdict, picture = _verdict(main, ranking, leaderboards.unit), _scores(ranking, _DRAWN_MODELS, note=_note(main))
         sections = [_leaderboard(main, ranking)]
         if groups and not main.by:
             sections.append(category_section(ranking, groups, leaderboards))
@@ -140,11 +141,16 @@ def leaderboard_figures(leaderboards: Leaderboards, top: int | None = None) -> t
         leaders = Ranking.of(history.newest, min_votes).names[: top or HISTORY_LINES]
         return [history_figure(history, leaders)], f"the best {len(leaders)} of {len(history.models)} models"
     drawn = boards[:_PLOTTED_BOARDS]
-    figures = [_scores(Ranking.of(named.board, min_votes), top, named.title) for named in drawn]
+    figures = [_scores(Ranking.of(named.board, min_votes), top, named.title, _note(named)) for named in drawn]
     return figures, f"the first {len(drawn)} of {len(boards)} leaderboards" if len(drawn) < len(boards) else ""
 
 
-def _scores(ranking: Ranking, top: int | None = None, title: str = "") -> Figure:
+def _note(named: Named) -> str:
+    """Return how far the leaderboard of a prompt is the overall one."""
+    return familiarity_note(named.board.familiarity) if named.by == "prompt" else ""
+
+
+def _scores(ranking: Ranking, top: int | None = None, title: str = "", note: str = "") -> Figure:
     """Return the scores of the first models; those that may be the best are marked."""
     leaders = set(ranking.leaders) if ranking.has_differences else set()
     rows = [
@@ -158,7 +164,7 @@ def _scores(ranking: Ranking, top: int | None = None, title: str = "") -> Figure
     which = "The models" if len(rows) == len(ranking.names) else f"The first {len(rows)} models"
     blue = " Those in blue may be the best." if len(leaders) > 1 else ""
     caption = f"400 points more are odds of 10 to 1.{blue}"
-    return Figure(forest, title or which, caption)
+    return Figure(forest, title or which, caption, note=note)
 
 
 def _leaderboard(main: Named, ranking: Ranking) -> Section:
@@ -344,7 +350,10 @@ def prompt_sections(boards: Sequence[Named]) -> list[Section]:
         "mean over the prompts."
     )
     folds = [
-        Fold(f"{number}. {cut(named.group, 200)}", [board_table(Ranking.of(named.board), 10)])
+        Fold(
+            f"{number}. {cut(named.group, 200)}",
+            [*(Prose(note) for note in named.board.notes), board_table(Ranking.of(named.board), 10)],
+        )
         for number, named in enumerate(shown, 1)
     ]
     return [

@@ -24,10 +24,11 @@ NUMBERS = st.floats(-100, 100, width=32)
     gamma=st.none() | NUMBERS,
     truncated=st.booleans(),
     variances=st.none() | st.lists(NUMBERS, min_size=1, max_size=5),
+    familiarity=st.none() | st.floats(0, 1, width=32),
 )
-def test_an_answer_comes_back_as_it_was(coefs, eta, gamma, truncated, variances):
+def test_an_answer_comes_back_as_it_was(coefs, eta, gamma, truncated, variances, familiarity):
     of_posterior = None if variances is None else array("f", variances)
-    answer = Answer(array("f", coefs), eta, gamma, truncated, "revision", of_posterior)
+    answer = Answer(array("f", coefs), eta, gamma, truncated, "revision", of_posterior, familiarity)
     assert unpack(pack(answer), "revision", Form(len(coefs), len(variances or ()))) == answer
 
 

@@ -53,7 +53,7 @@ def server(start: Start, folder: Path, tmp_path: Path) -> Running:
 
 def test_deviations_and_intervals_come_when_asked_for(server: Running) -> None:
     plain = server.predict([PROMPT]).json()
-    assert plain.keys() == {"coefs", "eta", "truncated", "revision"}
+    assert plain.keys() == {"coefs", "eta", "truncated", "revision", "familiarity"}
     pairs = [["ant", "dog"], ["dog", "bee"]]
     body = {"prompt": [PROMPT], "sd": True, "pairs": pairs, "level": 0.8}
     answer = server.client.post("/predict", json=body).json()
