@@ -6,6 +6,7 @@
 | coefs | [[x, ...]] | list of float32 |
 | eta, gamma | [[x]], or null for a head without it | float32, or absent |
 | truncated | whether the prompt lost its oldest tokens | the same |
+| familiarity | x, or absent for a model without posterior | float32, or absent |
 | last_hidden_state, if asked for | [[x, ...]] | list of float32 |
 
 JSON is an array of records indented by 4 spaces, written a record at a time; numbers are the shortest decimals that
@@ -191,9 +192,10 @@ def discard_parts(folder: Path, job: InferenceJob) -> None:
 
 
 def as_batch(predictions: Prediction) -> Any:
-    """Return predictions as a record batch: coefs (n, M), hidden (n, D) as lists, eta, gamma, truncated."""
+    """Return predictions as a record batch: coefs (n, M), hidden (n, D) as lists, and the numbers of each."""
     columns = {"coefs": _matrix(predictions.coefs)}
-    for name, values in (("eta", predictions.eta), ("gamma", predictions.gamma), ("truncated", predictions.truncated)):
+    for name in ("eta", "gamma", "truncated", "familiarity"):
+        values = getattr(predictions, name)
         if values is not None:
             columns[name] = pa.array(values)
     if predictions.hidden is not None:
@@ -337,15 +339,17 @@ def json_array(path: Path) -> Iterator[Callable[[str], None]]:
 
 def json_records(rows: Iterable[dict[str, Any]], predictions: Any) -> Iterator[str]:
     """Yield rows with their predictions (see `as_batch`), as `json.dumps(..., indent=4)` writes objects in an array."""
-    columns = [f'{_INDENT * 2}"{name}": ' for name in ("coefs", "eta", "gamma", "truncated", "last_hidden_state")]
-    results = [_numbers(predictions, name) for name in ("coefs", "eta", "gamma")]
-    results.append(["true" if cut else "false" for cut in predictions.column("truncated").to_pylist()])
+    results = {name: _numbers(predictions, name) for name in ("coefs", "eta", "gamma")}
+    results["truncated"] = ["true" if cut else "false" for cut in predictions.column("truncated").to_pylist()]
+    if "familiarity" in predictions.schema.names:
+        results["familiarity"] = _texts(predictions.column("familiarity"))
     if "last_hidden_state" in predictions.schema.names:
-        results.append(_numbers(predictions, "last_hidden_state"))
+        results["last_hidden_state"] = _numbers(predictions, "last_hidden_state")
+    columns = [(f'{_INDENT * 2}"{name}": ', texts) for name, texts in results.items()]
     encode = json.JSONEncoder(ensure_ascii=False, indent=4, default=as_text).encode
     for number, row in enumerate(rows):
         text = encode(no_nan(row)).replace("\n", f"\n{_INDENT}").removesuffix(f"\n{_INDENT}}}")
-        more = ",\n".join(name + values[number] for name, values in zip(columns, results, strict=False))
+        more = ",\n".join(name + texts[number] for name, texts in columns)
         yield f"{_INDENT}{text},\n{more}\n{_INDENT}}}"
 
 
@@ -357,10 +361,16 @@ def _numbers(predictions: Any, name: str) -> Sequence[str]:
     width = 1
     if pa.types.is_fixed_size_list(column.type):
         width, column = column.type.list_size, column.flatten()
-    texts = pc.if_else(pc.is_finite(column), column.cast(pa.string()), "null").to_pylist()
+    texts = _texts(column)
     inside, outside = f"\n{_INDENT * 4}", f"\n{_INDENT * 3}"
     rows = (f",{inside}".join(texts[start : start + width]) for start in range(0, len(texts), width))
     return [f"[{outside}[{inside}{row}{outside}]\n{_INDENT * 2}]" for row in rows]
+
+
+def _texts(column: Any) -> list[str]:
+    """Return numbers as JSON has them."""
+    texts: list[str] = pc.if_else(pc.is_finite(column), column.cast(pa.string()), "null").to_pylist()
+    return texts
 
 
 def publish_model_list(folder: Path, names: list[str]) -> bool:

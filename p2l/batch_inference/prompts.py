@@ -24,7 +24,7 @@ from p2l.votes.sources import open_source
 from p2l.votes.spool import common_schema
 
 ROWS = 512  # prompts in a chunk: encoded and sorted by length together, and saved as a whole
-RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")  # columns that the model adds
+RESULTS = ("coefs", "eta", "gamma", "truncated", "familiarity", "last_hidden_state")  # columns that the model adds
 _BATCH_ROWS = 1024  # rows of the source that are in memory at once
 _BLOCK_BYTES = 1 << 20
 _DIGEST_BYTES = 12

@@ -31,7 +31,10 @@ from p2l.votes.sources import open_source
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 _COEFS = ("coefs", "betas")
-_NO_CATEGORY = {*_COEFS, "eta", "gamma", "prompt", "labels", "question_id", "weight", "tstamp", "truncated"}
+_NO_CATEGORY = {
+    *(*_COEFS, "eta", "gamma", "truncated", "familiarity"),
+    *("prompt", "labels", "question_id", "weight", "tstamp"),
+}
 _NAMED_MODELS = 5  # in a note
 _TIE_OF_WINNER = np.array([0, 0, 1, 2])  # third entry of labels, by the code in `p2l.votes.schema.WINNERS`
 

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,28 @@ from p2l.common.cli import progress
 from p2l.inference import Prediction
 
 
-def written(tmp_path: Path, source: Any, coefs: Any, *, eta: Any = None) -> OutputFiles:
-    """Both files of a data set (its path, or a table) of which the model said this."""
+def written(
+    tmp_path: Path,
+    source: Any,
+    coefs: Any,
+    *,
+    eta: Any = None,
+    familiarity: Any = None,
+    old_chunks: Sequence[int] = (),
+) -> OutputFiles:
+    """Both files of a data set (its path, or a table) of which the model said this; an older version `old_chunks`."""
     path = source if isinstance(source, Path) else tmp_path / "rows.parquet"
     if path is not source:
         pq.write_table(source, path)
     data = open_prompts(str(path))
     parts = PartFolder(tmp_path / "parts")
     parts.folder.mkdir()
-    said = as_batch(Prediction(coefs, eta, None, np.arange(len(coefs)) % 2 == 1))
-    parts.write({chunk: said.slice(chunk * ROWS, ROWS) for chunk in range(-(-len(coefs) // ROWS))})
+    said = as_batch(Prediction(coefs, eta, None, np.arange(len(coefs)) % 2 == 1, familiarity=familiarity))
+    chunks = {chunk: said.slice(chunk * ROWS, ROWS) for chunk in range(-(-len(coefs) // ROWS))}
+    if old_chunks:
+        names = [name for name in said.schema.names if name != "familiarity"]
+        parts.write({chunk: chunks.pop(chunk).select(names) for chunk in old_chunks})
+    parts.write(chunks)
     parts.refresh()
     output = OutputFiles(tmp_path / "out", "model", ("json", "parquet"))
     output.folder.mkdir()
@@ -31,6 +44,30 @@ def written(tmp_path: Path, source: Any, coefs: Any, *, eta: Any = None) -> Outp
     with progress(description="write", quiet=True) as bar:
         write_output(output, data, survey, parts, {"rows": survey.rows, "model": "m"}, bar)
     return output
+
+
+def test_rows_say_how_familiar_their_prompt_is(tmp_path: Path) -> None:
+    count, shares = ROWS + 2, np.linspace(0, 1, ROWS + 2, dtype=np.float32)
+    table = pa.table({"prompt": ["a"] * count})
+    output = written(tmp_path, table, np.ones((count, 2), np.float32), familiarity=shares)
+    rows = json.loads(output.files[0].read_text())
+    assert list(rows[0]) == ["prompt", "coefs", "eta", "gamma", "truncated", "familiarity"]
+    assert np.array_equal(np.array([row["familiarity"] for row in rows], np.float32), shares)
+    assert np.array_equal(pq.read_table(output.files[1])["familiarity"].to_numpy(), shares)
+
+
+def test_a_run_that_an_older_version_began_has_no_familiarity_in_its_chunks(tmp_path: Path) -> None:
+    shares = np.full(ROWS + 2, 0.5, np.float32)
+    table, coefs = pa.table({"prompt": ["a"] * len(shares)}), np.ones((len(shares), 2), np.float32)
+    for name, old in (("first", [0]), ("last", [1])):
+        folder = tmp_path / name
+        folder.mkdir()
+        output = written(folder, table, coefs, familiarity=shares, old_chunks=old)
+        rows = json.loads(output.files[0].read_text())
+        assert [place for place, row in enumerate(rows) if "familiarity" not in row] == (
+            list(range(ROWS)) if old == [0] else [ROWS, ROWS + 1]
+        )
+        assert len(pq.read_table(output.files[1])) == len(rows)
 
 
 def test_json_is_laid_out_as_documented(tmp_path: Path) -> None:
