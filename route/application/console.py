@@ -21,6 +21,7 @@ from starlette.routing import Route
 from p2l.common.access import matches
 from p2l.common.errors import InputError, P2LError
 from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset
+from p2l.common.prompts import familiarity_note
 from p2l.common.report import render
 from route.application import views
 from route.application.admin import change_key, end_key, make_key, reload_now
@@ -195,6 +196,7 @@ def _slider(decision: Any, prompt: str, step: int, trouble: str = "") -> dict[st
         "step": step,
         "steps": _STEPS,
         "trouble": trouble,
+        "note": "" if decision is None else familiarity_note(decision.familiarity),
         "mixture_svg": "" if decision is None else views.frontier_of(decision),
         "mixture": [] if decision is None else views.reasons(decision),
         "share_svg": interval_svg,

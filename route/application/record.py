@@ -17,7 +17,9 @@ from route.request.fields import header_of
 from route.send.charges import Charge
 from route.send.dispatch import UNREAD, Answer, may_have_cost
 
-_LOGGED_REASONS = ("budget", "probabilities", "propensity", "explored", "static", "average", "revision")
+_LOGGED_REASONS = (
+    *("budget", "probabilities", "propensity", "explored", "static", "average", "revision", "familiarity"),
+)
 """Fields of a decision."""
 
 

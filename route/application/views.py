@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from p2l.common.pages import Dot, frontier_svg, interval_svg, line_svg
+from p2l.common.prompts import familiarity_note
 from route.application.service import Service
 from route.keep.database import DatabaseError
 from route.keep.ledger import team_account
@@ -248,6 +249,7 @@ def request(recent: RecentRequest) -> dict[str, Any]:
         "prompt": None if recent.prompt is None else "\n\n".join(recent.prompt),
         "decision": decision,
         "why": "" if decision is None else _why(recent),
+        "note": "" if decision is None else familiarity_note(decision.familiarity),
         "models": []
         if decision is None
         else reasons(decision, [name for name in record.tried if name not in answered], record.faults),

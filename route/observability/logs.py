@@ -55,6 +55,8 @@ class RequestRecord:
     sticky: bool = False
     revision: str = ""
     """Revision of the P2L model."""
+    familiarity: float | None = None
+    """Share of the prompt's own departure from the overall leaderboard that is kept."""
     code: str | None = None
     """Code of the error that the client got."""
 

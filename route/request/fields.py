@@ -78,7 +78,7 @@ def header_of(names: Iterable[str]) -> str:
 
 _REASONS = (
     *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),
-    *("budget", "in_dollars", "explored", "static", "average", "optimizer", "revision"),
+    *("budget", "in_dollars", "explored", "static", "average", "optimizer", "revision", "familiarity"),
 )
 
 

@@ -97,6 +97,8 @@ class Coefficients:
     revision: str = ""
     is_average: bool = False
     """Whether they are the mean of other prompts'."""
+    familiarity: float | None = None
+    """Share of the prompt's own departure from the overall leaderboard that is kept; None where P2L does not tell."""
     scored: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     """What a router keeps with them, for further requests with the same prompt."""
 
@@ -153,6 +155,8 @@ class Decision:
     optimizer: str = ""
     revision: str = ""
     """Of the P2L model whose scores decided."""
+    familiarity: float | None = None
+    """As of `Coefficients`."""
 
     def limited_to(self, names: Collection[str]) -> Decision:
         """Return the decision with the scores and costs of these models alone, the only ones it can have chosen."""

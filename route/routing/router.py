@@ -264,6 +264,7 @@ class Router:
             optimizer=self.optimizer.name,
             revision=coefficients.revision,
             average=coefficients.is_average,
+            familiarity=coefficients.familiarity,
             in_dollars=dollars is not None and dollars.is_budget,
         )
 

@@ -291,7 +291,8 @@ class EndpointScorer(Scorer):
         self._misses = 0
         self._long_misses = 0
         self._pause = _FIRST_PAUSE
-        return Coefficients(dict(zip(names, answer.coefs, strict=True)), answer.eta, answer.revision)
+        coefs = dict(zip(names, answer.coefs, strict=True))
+        return Coefficients(coefs, answer.eta, answer.revision, familiarity=answer.familiarity)
 
     async def _names(self, answer: ModelAnswer) -> tuple[str, ...]:
         """Return the names of an answer's coefficients; fetch the list of a new revision, once."""
@@ -403,7 +404,8 @@ class LocalScorer(Scorer):
         assert self._model is not None
         output = self._model.predict([list(turns)])
         coefs = dict(zip(self._model.model_list, output.coefs[0].tolist(), strict=True))
-        return Coefficients(coefs, None if output.eta is None else float(output.eta[0]), self._model.revision)
+        eta, familiarity = (None if values is None else float(values[0]) for values in (output.eta, output.familiarity))
+        return Coefficients(coefs, eta, self._model.revision, familiarity=familiarity)
 
 
 def check_family(family: str, name: str) -> None:

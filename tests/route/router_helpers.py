@@ -79,6 +79,8 @@ class Endpoint:
 
     coefs: Mapping[str, float]
     pause: float = 0.0
+    familiarity: float | None = None
+    """None as of an older endpoint, which does not send it."""
     is_down: bool = False
     prompts: list[list[str]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -101,7 +103,8 @@ class Endpoint:
         self.headers.append(request.headers)
         await asyncio.sleep(self.pause)
         coefs = list(self.coefs.values())
-        return self.answer({"coefs": coefs, "eta": 0.0, "truncated": False, "revision": "r1"})
+        answer = {"coefs": coefs, "eta": 0.0, "truncated": False, "revision": "r1"}
+        return self.answer(answer if self.familiarity is None else answer | {"familiarity": self.familiarity})
 
     def answer(self, body: Any) -> web.Response:
         return web.json_response({"detail": "down"}, status=500) if self.is_down else web.json_response(body)

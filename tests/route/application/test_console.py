@@ -17,7 +17,7 @@ from route.observability.logs import RequestRecord
 from route.observability.metrics import RouterMetrics
 from route.observability.recent import Recent, quantile
 from route.routing.decision import Decision
-from tests.route.router_helpers import HELLO, Running, a_router
+from tests.route.router_helpers import COEFS, HELLO, Endpoint, Running, a_router
 
 ADMIN = "the-admin-key"
 OWN = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
@@ -120,6 +120,20 @@ def test_scores_are_promised_only_where_a_p2l_gives_them(tmp_path: Path, kind: s
         assert (">P2L scores prompts<" in page) == (kind != "random")
 
     run(tmp_path, check, admin_key=ADMIN, settings={"router_type": kind})
+
+
+@pytest.mark.parametrize("familiarity", [0.25, 1.0, None])
+def test_a_strange_prompt_is_marked(tmp_path: Path, familiarity: float | None) -> None:
+    async def check(router: Running) -> None:
+        await router.ask()
+        cookie = await session(router)
+        async with router.http.get(f"{router.url}/console", headers=cookie) as answer:
+            page = await answer.text()
+        _, mixture = await post(router, "/console/frontier", {"prompt": "Hello?", "budget": "100"}, OWN | cookie)
+        for shown in (page, mixture):
+            assert ("Mostly the overall board" in shown) == (familiarity == 0.25)
+
+    run(tmp_path, check, admin_key=ADMIN, endpoint=Endpoint(COEFS, familiarity=familiarity))
 
 
 def test_keys_to_change_are_those_of_the_database(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from route.send.charges import usage_of
-from tests.route.router_helpers import HELLO, a_router, model, served
+from tests.route.router_helpers import COEFS, HELLO, Endpoint, a_router, model, served
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 CALLS = [{"id": f"call_{n}", "type": "function", "function": {"name": "look", "arguments": "{}"}} for n in range(2)]
@@ -188,6 +188,19 @@ def test_the_answer_says_who_gave_it_and_why(tmp_path: Path) -> None:
             assert raw.headers["x-p2l-model"] == "fair"
             assert float(raw.headers["x-p2l-cost"]) == 2.0
             assert answer._request_id.startswith("req-")
+
+    run(main)
+
+
+@pytest.mark.parametrize("familiarity", [0.25, None])
+def test_the_decision_says_how_familiar_the_prompt_is(tmp_path: Path, familiarity: float | None) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path, endpoint=Endpoint(COEFS, familiarity=familiarity)) as router:
+            answer = await router.ask()
+            assert answer.router_decision["familiarity"] == familiarity
+            assert answer.router_outputs.keys() == {"good", "fair", "poor"}
+            chunks = [each async for each in await router.ask(stream=True)]
+            assert chunks[0].router_decision["familiarity"] == familiarity
 
     run(main)
 

@@ -24,6 +24,9 @@ from route.routing.decision import Coefficients, RoutedModel
 from route.routing.router import Router
 from route.routing.scoring import EndpointScorer, LocalScorer, Memory, PromptLimits, Scorer, check_family, make_scorer
 from tests.conftest import ROOT, Command
+from tests.p2l.serving.conftest import make_model
+from tests.p2l.serving.test_familiarity import STRANGE, with_words
+from tests.p2l.serving.test_uncertainty import PROMPT
 from tests.p2l.serving_models import NAMES, tiny
 
 
@@ -482,6 +485,17 @@ def test_a_model_in_this_process_must_be_of_the_family_and_there(folder: Path) -
         asyncio.run(start(LocalScorer(folder, family="bt")))
     with pytest.raises(CheckpointError):
         asyncio.run(start(LocalScorer(folder / "absent", family="bt")))
+
+
+def test_a_model_with_a_posterior_says_how_familiar_a_prompt_is(tmp_path: Path) -> None:
+    async def run() -> None:
+        scorer = LocalScorer(with_words(make_model(tmp_path, seed=1), tmp_path / "known"), family="grk")
+        await scorer.start()
+        said = [await scorer.coefficients([prompt], 30.0) for prompt in (PROMPT, STRANGE)]
+        assert [None if each is None else each.familiarity for each in said] == [1.0, 0.0]
+        await scorer.close()
+
+    asyncio.run(run())
 
 
 def test_each_kind_has_its_scorer(folder: Path) -> None:
