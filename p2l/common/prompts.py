@@ -38,10 +38,14 @@ def familiarity_note(familiarity: float | None) -> str:
 def unfamiliar_note(familiarities: Iterable[float]) -> str:
     """Return the sentence that says of several prompts how many get mostly the overall board; empty if none does."""
     shares = list(familiarities)
+    if len(shares) == 1:
+        return familiarity_note(shares[0])
     strange = sum(familiarity < MOSTLY_OVERALL for familiarity in shares)
     if not strange:
         return ""
     counts = f"{strange:,} of {len(shares):,} prompts ({strange / len(shares):.1%})"
+    if strange == 1:
+        return f"{counts} gets mostly the overall board: little like it was voted on."
     return f"{counts} get mostly the overall board: little like them was voted on."
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2l import likelihood as likelihoods
-from p2l.common.prompts import familiarity_note
+from p2l.common.prompts import familiarity_note, unfamiliar_note
 from p2l.common.report.charts import Axes, Series, percent
 from p2l.common.report.heat import Heat
 from p2l.common.report.reports import (
@@ -130,7 +130,8 @@ def _verdict_of_prompts(boards: Sequence[Named]) -> Verdict:
     """Return how many of the prompts each model comes first on."""
     firsts = Counter(Ranking.of(named.board).names[0] for named in boards).most_common()
     on = [f"{cut(name, 60)} on {count}" for name, count in firsts]
-    reason = "What a trained model forecasts for each prompt; how sure it is was not computed."
+    strange = unfamiliar_note(named.board.familiarity for named in boards if named.board.familiarity is not None)
+    reason = f"What a trained model forecasts for each prompt; how sure it is was not computed. {strange}".rstrip()
     return Verdict(f"Of {len(boards)} prompts, these models come first: {several(on, _NAMED_MODELS)}.", "", reason)
 
 

@@ -64,6 +64,7 @@ def test_the_sentence_of_a_familiarity(familiarity: float | None, note: str) -> 
 def test_the_sentence_of_several_prompts() -> None:
     assert unfamiliar_note([0.0, 0.3, 0.6, 1.0]).startswith("2 of 4 prompts (50.0%) get mostly the overall board")
     assert unfamiliar_note([0.5, 1.0]) == unfamiliar_note([]) == ""
+    assert unfamiliar_note([0.0]) == OVERALL
 
 
 def test_a_prediction_says_how_familiar_each_prompt_is(known: Path, folder: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_prediction_says_how_familiar_each_prompt_is(known: Path, folder: Path
     assert both.familiarity.dtype == np.float32
     assert both.familiarity[0] > 0.5
     assert both.familiarity[1] == 0.0
-    assert "1 of 2 prompts (50.0%) get mostly the overall board" in repr(both)
+    assert "1 of 2 prompts (50.0%) gets mostly the overall board" in repr(both)
     assert "1 of 2 prompts (50.0%)" in both._repr_html_()
     strange, own = model.predict(STRANGE), model.predict(PROMPT)
     assert OVERALL in repr(strange)
@@ -97,6 +98,7 @@ def test_the_command_says_it_of_each_prompt(known: Path, tmp_path: Path, capsys:
     assert boards[0]["familiarity"] > 0.5
     assert boards[1]["familiarity"] == 0.0
     assert page.read_text().count(OVERALL) == 1
+    assert "1 of 2 prompts (50.0%) gets mostly the overall board" in page.read_text()
     main(["--model", str(known), STRANGE, "--html", str(page), "--quiet"])
     assert OVERALL in page.read_text()
 
@@ -109,8 +111,8 @@ def test_the_command_says_which_part_of_a_file_of_prompts_is_strange(
     prompts.write_text("".join(json.dumps({"prompt": text, "kind": kind}) + "\n" for text, kind in rows))
     main(["--model", str(known), "--prompts", str(prompts), "--by", "kind", "--output", str(out), "--quiet"])
     printed = capsys.readouterr().out
-    assert "1 of 4 prompts (25.0%) get mostly the overall board: little like them was voted on." in printed
-    assert "1 of 1 prompts (100.0%)" in printed
+    assert "1 of 4 prompts (25.0%) gets mostly the overall board: little like it was voted on." in printed
+    assert OVERALL in printed  # of the group of one
     boards = {board["group"]: board["familiarity"] for board in json.loads(out.read_text())}
     assert boards == {"all": pytest.approx(0.75), "math": pytest.approx(1.0), "other": 0.0}
 
