@@ -82,7 +82,11 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
         "the reader's sentence encoder, which stays as it is: a folder or hub id of sentence-transformers, or "
         "none (default: MiniLM of the extra p2l[encoder], or none where that is not installed)",
     )
-    cli.add_control(group, "the model, left out of its predictions", " (key covariates of a configuration)")
+    cli.add_control(
+        group,
+        "the model, left out of its predictions",
+        " (key covariates of a configuration); none fits nothing (default: side, where the votes show it)",
+    )
     group.add_argument(
         "--people",
         metavar="NAME",

@@ -157,14 +157,24 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from p2l.leaderboard.first_look import FirstLook, side_to_control
+    from p2l.people.voters import find_people
     from p2l.votes.checking import check_votes, render
 
-    report = check_votes(
-        args.source,
-        limit=args.limit,
-        **_options(args),
-    )
+    looks = list[FirstLook]()
+
+    def observe(source: Any) -> Any:
+        looks.append(FirstLook(source.columns, source.name))
+        return looks[0].add
+
+    report = check_votes(args.source, limit=args.limit, observe=observe, **_options(args))
     print(render(report))
+    people = find_people(looks[0].sources, None, report.source.name)
+    observations = looks[0].observations(list(report.models), people)
+    if observations:
+        print("\n".join(["what the votes show:", *(f"  {seen.text}" for seen in observations)]))
+    if side_to_control(observations) is not None:
+        print("  p2l train takes the side into account; --control none leaves it")
     return 0 if report.is_fit else 2
 
 

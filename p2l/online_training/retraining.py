@@ -105,7 +105,8 @@ class RetrainingState:
                 f"--retrain repeats the line that trained the first model, and {folder} holds none: name a folder of "
                 "p2l train --votes as --checkpoint, or leave --retrain out"
             )
-        if record.get("covariates") or record.get("people"):
+        # The side, which training takes by itself, is left out from here on.
+        if request.get("control", ["none"]) != ["none"] or record.get("people"):
             raise ConfigError("--retrain goes neither with covariates nor with verdicts of judges; leave it out")
         votes, epochs = read_state(newest).num_votes, int(record.get("num_train_epochs") or 1)
         folds = int(record.get("cross_fit") or 0)
@@ -381,6 +382,7 @@ def train_anew(folder: str) -> None:
         val=str(held) if prompts >= FEWEST_HELD_OUT_PROMPTS else None,
         backbone=old.get("backbone"),
         encoder=old.get("encoder"),
+        control=("none",),  # the run that goes on from the model has no covariates
         output=str(place / _MODEL_FOLDER),
     )
     planned = plan_run(request, quiet=True)

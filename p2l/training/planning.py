@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -23,6 +24,8 @@ from p2l.common.cli import counted
 from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
 from p2l.common.files import claimed, parse_json, try_lock
 from p2l.leaderboard.controls import Controls
+from p2l.leaderboard.covariates import SIDE
+from p2l.leaderboard.first_look import Observation, look_at, side_to_control
 from p2l.model import backbones
 from p2l.model.checkpoint import local_folder, read_object, weight_shapes, write_json
 from p2l.model.encoding import PromptTokenizer
@@ -47,6 +50,8 @@ _LENGTH_PROMPTS = 2_000
 _DEFAULT_POSITIONS = 8192
 """Tokens that a backbone reads which names no limit."""
 SEED = 42
+_NO_CONTROL = "none"
+"""In place of the names of covariates: fit none."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class Request:
     encoder: str | None = None
     """The reader's sentence encoder, or `NO_ENCODER`; None: the package's, if it is installed."""
     control: tuple[str, ...] = ()
-    """Covariates of votes, by their names in `p2l.leaderboard.controls`."""
+    """Covariates of votes, by their names in `p2l.leaderboard.controls`; `none`: not even side, which is taken by
+    itself where the votes show it."""
     people: str | None = None
     """The source of people's votes; None: human or people, where the votes have sources."""
     validate: bool = True
@@ -128,9 +134,9 @@ def dry_run(request: Request) -> str:
     target = _target(request)
     final = target if request.output else next(folder for folder in candidates(target) if not folder.exists())
     with tempfile.TemporaryDirectory(prefix="p2l-") as temporary:
-        plan = _RunWriter(request, Path(temporary), final, quiet=True).write()
+        plan, seen = _RunWriter(request, Path(temporary), final, quiet=True).write()
         text = (Path(temporary) / CONFIG_FILE).read_text(encoding="utf-8")
-    return "".join(f"# {line}\n" for line in recipe.plan_lines(plan)) + text
+    return "".join(f"# {line}\n" for line in [*seen, *recipe.plan_lines(plan)]) + text
 
 
 def _taken(folder: Path, request: Request) -> InputError:
@@ -151,10 +157,10 @@ def _begin(folder: Path, request: Request, *, quiet: bool) -> PlannedRun | None:
     with claimed(folder) as unfinished:
         if unfinished is None:
             return None
-        plan = _RunWriter(request, unfinished, folder, quiet=quiet).write()
+        plan, seen = _RunWriter(request, unfinished, folder, quiet=quiet).write()
         lock = _lock(unfinished)
     if not quiet:
-        print("\n".join([*recipe.plan_lines(plan), f"configuration: {folder / CONFIG_FILE}"]), file=sys.stderr)
+        print("\n".join([*seen, *recipe.plan_lines(plan), f"configuration: {folder / CONFIG_FILE}"]), file=sys.stderr)
         if folder != _target(request):
             print(f"note: {_target(request)} exists, so this run is in {folder}", file=sys.stderr)
     return _planned(folder, None, lock)
@@ -253,16 +259,21 @@ class _RunWriter:
     final: Path
     quiet: bool
 
-    def write(self) -> Plan:
-        """Check the request, derive the settings, and write them with votes and backbone."""
+    def write(self) -> tuple[Plan, list[str]]:
+        """Check the request, derive the settings, and write them with votes and backbone.
+
+        Return the settings, and lines about what the votes show.
+        """
         request = self.request
         machine = measure_machine()
         model_type = _check_names(request, machine)
         self.folder.mkdir(exist_ok=True)
         with open_votes(request.votes, quiet=self.quiet) as votes:
             _check_votes(votes)
-            Controls(request.control, votes.columns, votes.name)  # refuses columns that are not there
+            _check_controls(request, votes)
             sources = _sources(votes, request)
+            observations = look_at(votes, sources.get("people"))
+            side = None if sources else _side_to_take(request, votes, observations)
             people = int(by_people(votes, sources.get("people")).sum())
             size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
             recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
@@ -277,13 +288,15 @@ class _RunWriter:
                 self._check_counted(train, plan)
         settings: dict[str, Any] = {"output_dir": str(self.final.parent), "proj_name": self.final.name}
         settings |= {**keys, **plan.settings, "seed": SEED}
-        settings |= {"covariates": list(request.control)} if request.control else {}
+        covariates = [SIDE] if side is not None else [name for name in request.control if name != _NO_CONTROL]
+        settings |= {"covariates": covariates} if covariates else {}
         settings |= {**sources, "deepspeed_config_path": str(self.final / _DEEPSPEED_FILE)}
         kind = "votes of people" if "people" in sources else "votes"
         reasons = plan.reasons | {
             "cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} {kind}: all are trained on, none held out",
             "people": f"{people:,} votes of people; those of other sources are verdicts of judges",
         }
+        reasons |= {} if side is None else {"covariates": f"{side.text}; --control {_NO_CONTROL} leaves it out"}
         write_json(self.folder / _DEEPSPEED_FILE, plan.deepspeed)
         text = recipe.to_yaml(settings, reasons, self._header(size, plan, machine))
         (self.folder / CONFIG_FILE).write_text(text, encoding="utf-8")
@@ -293,7 +306,7 @@ class _RunWriter:
             "save_steps": plan.save_steps,
         }
         write_json(self.folder / REQUEST_FILE, record)
-        return plan
+        return plan, _what_votes_show(observations, takes_side=side is not None)
 
     def _split(self, votes: VoteStore, folds: int | None) -> tuple[VoteStore, dict[str, Any]]:
         """Return the votes to train on, and the keys of the configuration that say how votes are used."""
@@ -388,6 +401,31 @@ def _check_votes(votes: VoteStore) -> None:
         )
 
 
+def _check_controls(request: Request, votes: VoteStore) -> None:
+    """Raise an error for columns that are not there, and for `none` beside other names."""
+    if request.control == (_NO_CONTROL,):
+        return
+    if _NO_CONTROL in ",".join(request.control).split(",") and _NO_CONTROL not in votes.columns:
+        raise ConfigError(f"--control {_NO_CONTROL} goes without other names")
+    Controls(request.control, votes.columns, votes.name)
+
+
+def _side_to_take(request: Request, votes: VoteStore, observations: Sequence[Observation]) -> Observation | None:
+    """Return what being shown first is worth if the model is trained with it unasked, else None."""
+    columns = {SIDE, f"{SIDE}_a", f"{SIDE}_b"}  # which the name would stand for
+    return None if request.control or columns & set(votes.columns) else side_to_control(observations)
+
+
+def _what_votes_show(observations: Sequence[Observation], *, takes_side: bool) -> list[str]:
+    """Return lines about what is beyond chance in the votes, and what is done about it; none where nothing is."""
+    lines = [f"  {seen.text}" for seen in observations if seen.is_notable]
+    if takes_side:
+        lines.append(
+            f"  {SIDE} is fitted beside the model and left out of its predictions; --control {_NO_CONTROL}: not"
+        )
+    return ["what the votes show:", *lines] if lines else []
+
+
 def _sources(votes: VoteStore, request: Request) -> dict[str, Any]:
     """Return the keys of the configuration that say who cast the votes."""
     people = find_people(sources_of(votes), request.people, votes.name)
@@ -400,7 +438,7 @@ def _sources(votes: VoteStore, request: Request) -> dict[str, Any]:
                 f"judges are made of; bring {LEAST_VOTES} or more"
             )
     keys |= {"weigh_voters": True} if VOTER in votes.columns else {}
-    if keys and request.control:
+    if keys and request.control not in ((), (_NO_CONTROL,)):
         if people is not None:
             raise ConfigError("--control does not go with verdicts of judges, whose leanings are fitted as it is")
         return {}

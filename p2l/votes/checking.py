@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -34,6 +34,8 @@ _FALSE_DISCOVERIES = 0.01  # the rate of voters who are named by chance
 _POINTS = np.array([1.0, 0.0, 0.5, 0.5])  # of the first model, by the position in WINNERS
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Observe = Callable[[Any, Any, Any, Any, Any], None]
+"""Takes an Arrow batch, codes of both models, places of the winners in WINNERS, and hashes of prompts, or None."""
 
 
 @dataclass(frozen=True)
@@ -116,16 +118,18 @@ def check_votes(
     split: str = "train",
     label_list: Sequence[str] | None = None,
     limit: int = 20,
+    observe: Callable[[Source], Observe] | None = None,
     quiet: bool = True,
 ) -> _VoteReport:
     """Read all votes of a source, named as for `read_votes`, once and report on them; memory stays bounded.
 
-    The report lists `limit` problems; the others are counted.
+    The report lists `limit` problems; the others are counted. `observe` is told the source, and what it returns sees
+    the votes too.
     """
     opened = open_source(source, split=split)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
     report = _VoteReport(opened)
-    builder = _ReportBuilder(report)
+    builder = _ReportBuilder(report, None if observe is None else observe(opened))
     try:
         with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch, findings in scan(opened, None, 65536, label_list):
@@ -146,8 +150,9 @@ def check_votes(
 class _ReportBuilder:
     """The report as it grows, with what it needs only while it does."""
 
-    def __init__(self, report: _VoteReport) -> None:
+    def __init__(self, report: _VoteReport, observe: Observe | None) -> None:
         self.report = report
+        self.observe = observe
         self.codes: dict[str, int] = {}
         self.counts: IntArray = np.zeros(0, dtype=np.int64)
         self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_HASH_FILES)]
@@ -167,6 +172,7 @@ class _ReportBuilder:
         grown[: len(self.counts)] += self.counts
         self.counts = grown
         names = columns.schema.names
+        hashes = None
         if "prompt" in names:
             prompts = columns.column("prompt")
             report.turns.update(_value_counts(pc.list_value_length(prompts)))
@@ -178,8 +184,10 @@ class _ReportBuilder:
             report.languages.update(_value_counts(columns.column("language")))
         if "tstamp" in names:
             self._see_times(numbers(columns.column("tstamp")))
+        winner = pc.index_in(columns.column("winner").cast(pa.string()), pa.array(WINNERS)).to_numpy()
+        if self.observe is not None:
+            self.observe(columns, sides[0], sides[1], winner, hashes)
         if "voter" in names:
-            winner = pc.index_in(columns.column("winner").cast(pa.string()), pa.array(WINNERS)).to_numpy()
             times = numbers(columns.column("tstamp")) if "tstamp" in names else None
             self.voters.add(columns.column("voter").to_pylist(), sides[0], sides[1], winner, times)
         if "weight" in names:
