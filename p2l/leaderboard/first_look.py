@@ -41,7 +41,7 @@ _LEAST_EFFECT = 0.05  # in log-odds, below which it is not worth a covariate
 _LARGEST_SHARE = 0.95  # of decided votes for a side; beyond, the order of a file says who won, not who was shown first
 _LEAST_VOTES = 100
 _LEAST_BOTH_WAYS = 50.0  # votes that compare two orders, below which nothing is concluded
-_LEAST_CLUSTERS = 30  # below which intervals take each vote by itself
+_LEAST_CLUSTERS = 30  # below which those of length and format take each vote by itself
 _DOMINANT_VOTER, _DOMINANT_PAIR, _DOMINANT_PROMPT = 0.2, 0.5, 0.5  # shares of the votes
 _NOTABLE_COPIES = 0.01  # share of the votes
 _FEW_PROMPTS = 100
@@ -176,7 +176,7 @@ class FirstLook:
         side = self._side(of_people, models, whose, clusters)
         # Without an order that tells sides, the one of the file is left out of the fit too.
         sided = side is not None and side.lower is not None
-        seen = [side, *self._marked(of_people, whose, clusters[-1], sided=sided), self._copies(votes)]
+        seen = [side, *self._marked(of_people, whose, clusters, sided=sided), self._copies(votes)]
         seen += [self._voter(of_people, whose), _pair(votes, models), self._prompts(votes), self._kinds_of_prompts()]
         return tuple(observation for observation in seen if observation is not None)
 
@@ -213,20 +213,20 @@ class FirstLook:
         return Observation(SIDE, text, is_notable, estimate, lower, upper)
 
     def _clusters(self, votes: dict[str, npt.NDArray[Any]]) -> list[Ints]:
-        """Return codes (N,) of what votes may have in common: nothing, then prompts and voters where these are many."""
+        """Return codes (N,) of what votes may have in common: nothing, then prompts and voters where they are known."""
         numbers = np.arange(len(votes["first"]))
         voters = np.where(votes["voter"] < 0, -1 - numbers, votes["voter"])
         clusters = [votes["prompt"]] * self._has_prompts + [voters] * self._has_voters
-        codes = [np.unique(column, return_inverse=True)[1] for column in clusters]
-        return [numbers, *(column for column in codes if column.max(initial=-1) + 1 >= _LEAST_CLUSTERS)]
+        return [numbers, *(np.unique(column, return_inverse=True)[1] for column in clusters)]
 
     def _marked(
-        self, votes: dict[str, npt.NDArray[Any]], whose: str, cluster: Ints, *, sided: bool
+        self, votes: dict[str, npt.NDArray[Any]], whose: str, clusters: Sequence[Ints], *, sided: bool
     ) -> list[Observation]:
         """Return the effects of length and format, of one leaderboard."""
         if self._controls is None or len(votes["first"]) < _LEAST_VOTES:
             return []
-        effects = _effects(votes, self._marks, cluster, sided=sided)
+        *_, largest = (codes for codes in clusters if codes.max() + 1 >= _LEAST_CLUSTERS)
+        effects = _effects(votes, self._marks, largest, sided=sided)
         return [_of_mark(effect, whose) for effect in effects if effect.name != SIDE]
 
     def _copies(self, votes: dict[str, npt.NDArray[Any]]) -> Observation | None:

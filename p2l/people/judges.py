@@ -13,10 +13,14 @@ models differ from prompt to prompt, and little of how good they are. Where coef
 about it; under ba, about gamma. With forecasts of the votes in the place of one leaderboard, theta is what has to be
 added to them.
 
+Covariates of people's votes are fitted with all that, as `p2l.leaderboard.covariates` has them, each with an effect for
+all of these votes. A verdict has none: what a judge leans to is its own.
+
 Voters are weighed by how they agree with all that (`p2l.people.voters`), in turns.
 
-Shapes: N votes, M models, J judges, D parameters (M coefficients; eta where there is one; log of people's scale, which
-is held at zero without forecasts; for each judge log s, level, ties, side, length, own and M offsets).
+Shapes: N votes, M models, J judges, C covariates, D parameters (M coefficients; eta where there is one; log of people's
+scale, which is held at zero without forecasts; for each judge log s, level, ties, side, length, own and M offsets; C
+effects, each of a typical value of its covariate).
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
 
 from p2l.common.errors import InputError
-from p2l.leaderboard.newton import Expansion, derivatives, has_eta, one_blas_thread
+from p2l.leaderboard.covariates import Effect
+from p2l.leaderboard.newton import BROAD, Expansion, derivatives, has_eta, one_blas_thread
 from p2l.likelihood import Likelihood, counted, get, targets, vote_losses
 from p2l.people.voters import PERSON, SourcedVotes, Voter, VoterEvidence
 
@@ -97,6 +102,8 @@ class SourceFit:
     eta: float | None
     judges: tuple[JudgeTerms, ...]
     voters: tuple[Voter, ...]
+    effects: tuple[Effect, ...] = ()
+    """Of the covariates of people's votes, per unit and without intervals; `terms` leaves them out."""
 
     def terms(self, votes: SourcedVotes, likelihood: str) -> VoteTerms:
         """Return the terms of votes, of which judges and voters that the fit does not know count as people."""
@@ -122,19 +129,25 @@ class SourceFit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for a file."""
+        effects = [{"name": effect.name, "role": effect.role, "coef": effect.coef} for effect in self.effects]
         return {
             "coefs": self.coefs.tolist(),
             "eta": self.eta,
             "judges": [asdict(judge) for judge in self.judges],
             "voters": [asdict(voter) for voter in self.voters],
-        }
+        } | ({"covariates": effects} if effects else {})
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> SourceFit:
         """Return what `to_dict` wrote; KeyError or TypeError for something else."""
         judges = tuple(JudgeTerms(**judge) for judge in content["judges"])
         voters = tuple(Voter(**voter) for voter in content["voters"])
-        return cls(np.array(content["coefs"], dtype=np.float64), content["eta"], judges, voters)
+        effects = tuple(_effect(**effect) for effect in content.get("covariates", ()))
+        return cls(np.array(content["coefs"], dtype=np.float64), content["eta"], judges, voters, effects)
+
+
+def _effect(name: str, role: str, coef: float) -> Effect:
+    return Effect(name, role, coef, float("nan"), float("nan"))
 
 
 @dataclass(frozen=True)
@@ -228,6 +241,8 @@ class _PenalisedLikelihood:
     """(D,)"""
     jacobians: tuple[Any, ...]
     """For winner, loser and eta: sparse (N, D), the slopes of all but people's leaderboard and the scales."""
+    typical: Floats
+    """(C,) typical values of the covariates, by which theirs are divided."""
     is_correction: bool
     """Whether the leaderboard is added to forecasts."""
 
@@ -244,7 +259,8 @@ class _PenalisedLikelihood:
             gamma = np.full(number, model.board_gamma)
         eta, unit = has_eta(model), model.eta_scale.unit
         per_judge = len(_SCALARS) + size
-        mean = np.zeros(size + eta + 1 + per_judge * len(votes.judges))
+        typical = _typical_values(votes, unit)
+        mean = np.zeros(size + eta + 1 + per_judge * len(votes.judges) + len(typical))
         sd = np.ones(len(mean))
         if eta:
             mean[size] = model.eta_scale.start if forecasts is None else 0.0
@@ -254,8 +270,15 @@ class _PenalisedLikelihood:
         for judge in range(len(votes.judges)):
             start = size + eta + 1 + judge * per_judge
             sd[start : start + len(_SCALARS)] = _SCALAR_SDS
-        slopes = tuple(_slopes(votes, eta, unit, len(mean)))
-        return cls(votes, model, base, gamma, mean, sd, slopes, is_correction=forecasts is not None)
+        sd[len(mean) - len(typical) :] = BROAD
+        slopes = _slopes(votes, eta, unit, len(mean))
+        if votes.covariates is not None:
+            scaled, roles = votes.covariates.values / typical, votes.covariates.matrix
+            before = sparse.csr_matrix((number, len(mean) - len(typical)))
+            for place in range(2 + eta):
+                of_place = sparse.csr_matrix(scaled * roles[:, place])
+                slopes[place] = (slopes[place] + sparse.hstack([before, of_place])).tocsr()
+        return cls(votes, model, base, gamma, mean, sd, tuple(slopes), typical, is_correction=forecasts is not None)
 
     @property
     def has_eta(self) -> int:
@@ -399,7 +422,22 @@ class _PenalisedLikelihood:
             )
             judges.append(terms)
         eta = float(theta[size]) if self.has_eta else None
-        return SourceFit(theta[:size].copy(), eta, tuple(judges), voters)
+        effects: tuple[Effect, ...] = ()
+        if self.votes.covariates is not None:
+            names, roles = self.votes.covariates.names, self.votes.covariates.roles
+            sizes = (theta[len(theta) - len(names) :] / self.typical).tolist()
+            effects = tuple(map(_effect, names, roles, sizes))
+        return SourceFit(theta[:size].copy(), eta, tuple(judges), voters, effects)
+
+
+def _typical_values(votes: SourcedVotes, unit: float) -> Floats:
+    """Return the root mean square (C,) of each covariate in people's votes; steps of eta are `unit` long."""
+    if votes.covariates is None:
+        return np.zeros(0)
+    values = votes.covariates.values[votes.by_people]
+    typical = np.sqrt((values**2).mean(axis=0)) if len(values) else np.ones(values.shape[1])
+    units = np.array([unit if role == "ties" else 1.0 for role in votes.covariates.roles])
+    return np.asarray(np.where(typical > 0, typical, 1.0) / units)
 
 
 def _slopes(votes: SourcedVotes, eta: bool, unit: float, parameters: int) -> list[Any]:

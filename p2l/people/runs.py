@@ -2,7 +2,8 @@
 
 Where the votes have a source (key `people`) or voters (key `weigh_voters`), what `p2l.people` fits to the votes that
 are trained on turns the model's coefficients into those of each vote's source, and weighs voters. Whatever is chosen or
-measured is by the votes of people alone. Shapes: N votes.
+measured is by the votes of people alone. Covariates (key `covariates`) are of people's votes, fitted with the rest.
+Shapes: N votes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from torch import Tensor
 from p2l.common.files import write_json
 from p2l.common.text_table import text_table
 from p2l.leaderboard import Leaderboard
+from p2l.leaderboard.controls import Controls
+from p2l.leaderboard.covariates import able
 from p2l.leaderboard.newton import shift_invariant
 from p2l.likelihood import get
 from p2l.people import SourcedVotes, SourceFit, fit_sources, sourced_votes
@@ -45,6 +48,8 @@ class _SourceSettings(Protocol):
     """Whether votes have weights of their own."""
     loss_type: str
     """The likelihood."""
+    covariates: tuple[str, ...]
+    """Names of covariates of people's votes."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,13 @@ def of_people(votes: VoteStore, config: _SourceSettings) -> VoteStore:
 def sources_of(votes: VoteStore, config: _SourceSettings) -> SourceFit:
     """Return what one leaderboard of people says of the sources of votes; kept as long as the votes are."""
     if votes not in _fits:
-        _fits[votes] = _steady(fit_sources(_read(votes, config), config.loss_type))
+        _fits[votes] = _steady(fit_sources(_with_covariates(votes, config), config.loss_type))
     return _fits[votes]
 
 
 def refitted(votes: VoteStore, config: _SourceSettings, forecasts: Forecast) -> SourceFit:
     """Return the same by forecasts of the votes, by models that were not trained on their prompts."""
-    return _steady(fit_sources(_read(votes, config), config.loss_type, forecasts))
+    return _steady(fit_sources(_with_covariates(votes, config), config.loss_type, forecasts))
 
 
 def terms_of(votes: VoteStore, config: _SourceSettings, fit: SourceFit | None = None) -> VoteAdjustments | None:
@@ -127,6 +132,7 @@ def board_of(votes: VoteStore, config: _SourceSettings) -> Leaderboard:
         loss=float("nan"),
         votes=None,
         components=np.zeros(len(coefs), dtype=np.int64),
+        effects=fit.effects,
     )
 
 
@@ -135,6 +141,29 @@ def _read(votes: VoteStore, config: _SourceSettings) -> SourcedVotes:
     if not config.weighted_loss:
         sourced = replace(sourced, weights=np.ones(len(sourced)))
     return sourced if config.weigh_voters else replace(sourced, voters=[], voter=np.full(len(sourced), -1))
+
+
+def _with_covariates(votes: VoteStore, config: _SourceSettings) -> SourcedVotes:
+    """Return the votes with who cast them and, where the configuration names covariates, those of people's votes."""
+    sourced = _read(votes, config)
+    if not config.covariates:
+        return sourced
+    people, rows = of_people(votes, config), people_rows(votes, config)
+    controls = Controls(config.covariates, people.columns, people.name, key="covariate")
+    for _, batch in people.batches():
+        controls.add(batch)
+    design, roles = controls.design(), able(get(config.loss_type))
+    values = np.zeros((len(votes), len(design.terms)))
+    for ids, batch in people.batches():
+        values[rows[ids]] = design.read(batch, people.name, {})
+    covariates = design.covariates(values)
+    covariates = covariates.pick([role in roles for role in covariates.roles] & (values != 0).any(axis=0))
+    if not covariates.names:
+        return sourced
+    # Votes are seen from the winner: a difference changes its sign where that was shown second.
+    turns = np.array([role == "difference" for role in covariates.roles])
+    seen = np.where((sourced.side < 0)[:, None] & turns, -covariates.values, covariates.values)
+    return replace(sourced, covariates=replace(covariates, values=seen))
 
 
 def _steady(fit: SourceFit) -> SourceFit:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import listed, nearest
 from p2l.common.errors import VoteError
+from p2l.leaderboard.pair_tables import Covariates
 from p2l.votes import VoteStore
 
 Floats = npt.NDArray[np.float64]
@@ -67,6 +68,7 @@ class SourcedVotes:
         voters: names of the people. voter: (N,) positions in it; -1 for judges, and for people without a name.
         length: (N,) how much longer the winner's answer is, between -1 and 1; 0 where lengths are not known.
         own: (J, M) 1 for models of the judge's own family, else 0.
+        covariates: of people's votes, their values (N, C) zero in verdicts of judges; None where there are none.
     """
 
     models: list[str]
@@ -79,6 +81,7 @@ class SourcedVotes:
     voter: Ints
     length: Floats
     own: Floats
+    covariates: Covariates | None = None
 
     def __len__(self) -> int:
         return len(self.judge)
@@ -91,7 +94,8 @@ class SourcedVotes:
     def take(self, rows: npt.NDArray[Any]) -> SourcedVotes:
         """Return some votes (indices or mask)."""
         names = ("labels", "side", "weights", "judge", "voter", "length")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        covariates = self.covariates and replace(self.covariates, values=self.covariates.values[rows])
+        return replace(self, covariates=covariates, **{name: getattr(self, name)[rows] for name in names})
 
 
 def find_people(sources: Sequence[str | None], name: str | None, what: str) -> str | None:

@@ -67,10 +67,21 @@ class Rows(Votes, Protocol):
 
 
 def begin(
-    names: Sequence[str], votes: VoteStore, loss_type: str, *, weighted: bool = False
+    names: Sequence[str],
+    votes: VoteStore,
+    loss_type: str,
+    *,
+    weighted: bool = False,
+    board: Leaderboard | None = None,
 ) -> tuple[CovariateEffects, Leaderboard]:
-    """Return covariates that start at a leaderboard's effects, and the leaderboard; VoteError for a lacking column."""
+    """Return covariates that start at a leaderboard's effects, and the leaderboard; VoteError for a lacking column.
+
+    The leaderboard is fitted to the votes unless `board` is given, which was fitted with their covariates.
+    """
     effects, covariates = _read(names, votes, get(loss_type))
+    if board is not None:
+        effects.start({(effect.name, effect.role): effect.coef for effect in board.effects})
+        return effects, board
     labels, pairs = votes.labels(), votes.pairs().astype(np.int64)
     b_won = (labels[:, 0] != pairs[:, 0]).astype(np.int64)
     board = fit(
@@ -148,12 +159,17 @@ def check_columns(effects: CovariateEffects | None, votes: VoteStore) -> None:
         effects.design.read(batch.slice(0, 0), votes.name, {})
 
 
-def values_of_store(effects: CovariateEffects, votes: VoteStore) -> Values:
-    """Return the values of stored votes, 4 bytes each in memory; VoteError if the votes lack a column."""
+def values_of_store(effects: CovariateEffects, votes: VoteStore, by_people: NDArray[np.bool_] | None = None) -> Values:
+    """Return the values of stored votes, 4 bytes each in memory; VoteError if the votes lack a column.
+
+    Votes (N,) that are not `by_people` have none.
+    """
     values = np.empty((len(votes), len(effects.scales)), dtype=np.float32)
     for ids, batch in votes.batches():
         raw = effects.design.read(batch, votes.name, {})
         values[ids] = effects.scaled(raw, votes.labels(ids)[:, 0] != votes.pairs(ids)[:, 0])
+    if by_people is not None:
+        values[~by_people] = 0.0
     return lambda ids: torch.from_numpy(values[ids])
 
 
@@ -176,14 +192,18 @@ def shifts(effects: CovariateEffects, votes: VoteStore, board: Leaderboard | Non
 # The last fit.
 
 
-def sample(votes: Votes, num_models: int, seed: int, *, newest: bool) -> SomeVotes:
-    """Choose the votes for the last fit: all, or where these are too many a random part of them, or the newest."""
-    count, most = len(votes), max(1, min(_MOST_FITTED_VOTES, _MOST_FITTED_COEFS // num_models))
+def sample(votes: Votes, num_models: int, seed: int, *, newest: bool, rows: Ids | None = None) -> SomeVotes:
+    """Choose the votes for the last fit: all, or where these are too many a random part of them, or the newest.
+
+    `rows` are the ids of those to choose from.
+    """
+    ids = np.arange(len(votes)) if rows is None else rows
+    count, most = len(ids), max(1, min(_MOST_FITTED_VOTES, _MOST_FITTED_COEFS // num_models))
     if count <= most:
-        return SomeVotes(votes, np.arange(count))
+        return SomeVotes(votes, ids)
     if newest:
-        return SomeVotes(votes, np.arange(count - most, count))
-    return SomeVotes(votes, np.sort(np.random.default_rng(seed).choice(count, most, replace=False)))
+        return SomeVotes(votes, ids[count - most :])
+    return SomeVotes(votes, ids[np.sort(np.random.default_rng(seed).choice(count, most, replace=False))])
 
 
 def estimate(
@@ -194,9 +214,12 @@ def estimate(
     models: Sequence[str],
     likelihood: Likelihood,
     *,
-    weighted: bool = False,
+    weights: Floats | None = None,
 ) -> Estimate:
-    """Fit the effects to votes (n,) with the model's forecast of each held fixed, but for a term for each LLM."""
+    """Fit the effects to votes (n,), counted by `weights`, with the model's forecast of each held fixed.
+
+    A term for each LLM is not.
+    """
     rows = np.arange(len(votes))
     labels = votes.labels(rows).astype(np.int64)
     scaled = values(votes.ids).double().numpy()
@@ -215,7 +238,7 @@ def estimate(
         np.array([0, 2, 3])[labels[:, 2]],
         models=models,
         likelihood=likelihood.name,
-        weights=votes.weights(rows) if weighted else None,
+        weights=weights,
         clusters=np.unique(prompts, return_inverse=True)[1],
         covariates=effects.design.covariates(scaled),
         offsets=offsets,

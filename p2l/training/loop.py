@@ -26,7 +26,7 @@ from p2l.model.model import P2LModel, to_dtype
 from p2l.model.posterior import Posterior
 from p2l.model.reader import keep_states
 from p2l.model.tokenizer import load_tokenizer
-from p2l.people.runs import VoteAdjustments
+from p2l.people.runs import VoteAdjustments, people_rows
 from p2l.training import covariates as nuisance
 from p2l.training.deepspeed_config import (
     compile_backbone,
@@ -486,13 +486,17 @@ class Run(ABC):
         effects, names = engine.model.covariates, engine.model.model_list
         if effects is None or values is None:
             return
-        votes = nuisance.sample(self.trainer.votes, len(names), self.config.seed, newest=self.is_stream)
+        of_run, config, adjustments = self.trainer.votes, self.config, self.trainer.adjustments
+        rows = people_rows(of_run, config) if isinstance(of_run, VoteStore) and config.people is not None else None
+        votes = nuisance.sample(of_run, len(names), config.seed, newest=self.is_stream, rows=rows)
+        weights = of_run.weights(votes.ids) if config.weighted_loss else None
+        if adjustments is not None:  # of the voters
+            weights = adjustments.weight[votes.ids] * (1.0 if weights is None else weights)
         forecast, estimate = self.published_forecast(votes), None
         if forecast is not None:
             try:
-                estimate = nuisance.estimate(
-                    effects, forecast, votes, values, names, self.trainer.likelihood, weighted=self.config.weighted_loss
-                )
+                likelihood = self.trainer.likelihood
+                estimate = nuisance.estimate(effects, forecast, votes, values, names, likelihood, weights=weights)
             except P2LError as error:  # hours of training are not lost for it
                 note(f"warning: effects of covariates have no intervals: {error}")
         effects.estimate = engine.broadcast(estimate)

@@ -17,7 +17,8 @@ from p2l.model.covariates import CovariateEffects
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
 from p2l.people import SourceFit
-from p2l.people.runs import has_sources, of_people, sources_of, terms_of, to_text, write_sources
+from p2l.people.runs import board_of, has_sources, of_people, sources_of, terms_of, to_text, write_sources
+from p2l.people.voters import by_people
 from p2l.training import covariates as nuisance
 from p2l.training.engine import choose_device, on_first, peers, start_processes, world_size
 from p2l.training.forecasts import check_counted, compare, repeated
@@ -257,7 +258,13 @@ def _with_covariates(setup: Setup, votes: VoteStore, trained: P2LModel | None) -
     effects: CovariateEffects | None = None
     board: Leaderboard | None = None
     if config.covariates:
-        effects, board = nuisance.begin(config.covariates, votes, config.loss_type, weighted=config.weighted_loss)
+        effects, board = nuisance.begin(
+            config.covariates,
+            of_people(votes, config),
+            config.loss_type,
+            weighted=config.weighted_loss,
+            board=board_of(votes, config) if has_sources(config) else None,
+        )
     model = trained
     if model is None:
         head_start = None
@@ -280,7 +287,9 @@ def _start_trainer(setup: Setup, votes: VoteStore, model: P2LModel, sources: Sou
         seed=config.seed,
         prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
     )
-    values = None if model.covariates is None else nuisance.values_of_store(model.covariates, votes)
+    values = None
+    if model.covariates is not None:
+        values = nuisance.values_of_store(model.covariates, votes, by_people(votes, config.people))
     adjustments = terms_of(votes, config, sources)
     return setup.start_trainer(model, votes, schedule, covariates=values, adjustments=adjustments)
 

@@ -273,7 +273,7 @@ class _RunWriter:
             _check_controls(request, votes)
             sources = _sources(votes, request)
             observations = look_at(votes, sources.get("people"))
-            side = None if sources else _side_to_take(request, votes, observations)
+            side = _side_to_take(request, votes, observations)
             people = int(by_people(votes, sources.get("people")).sum())
             size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
             recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
@@ -438,10 +438,6 @@ def _sources(votes: VoteStore, request: Request) -> dict[str, Any]:
                 f"judges are made of; bring {LEAST_VOTES} or more"
             )
     keys |= {"weigh_voters": True} if VOTER in votes.columns else {}
-    if keys and request.control not in ((), (_NO_CONTROL,)):
-        if people is not None:
-            raise ConfigError("--control does not go with verdicts of judges, whose leanings are fitted as it is")
-        return {}
     return keys
 
 

@@ -65,7 +65,7 @@ class TrainConfig(BaseModel):
     """Weigh the votes of people by how their voters (column `voter`) agree with the others."""
     covariates: tuple[str, ...] = ()
     """Covariates of votes, as `p2l leaderboard --control` names them (side, length, format, a column): fitted with
-    the head, left out of predictions."""
+    the head, left out of predictions. Beside `people` those of people's votes: judges have leanings of their own."""
 
     # Model
     pretrain_model_name: str
@@ -157,8 +157,6 @@ class TrainConfig(BaseModel):
             raise ValueError(f"optimizer.params.lr: must be a positive number, got {self.optimizer.params['lr']!r}")
         if self.custom_scheduler is not None and (self.lr_schedule != "constant" or self.warmup_steps):
             raise ValueError("custom_scheduler: replaces lr_schedule and warmup_steps; remove one of the two")
-        if self.covariates and (self.people is not None or self.weigh_voters):
-            raise ValueError("covariates: do not go with people and weigh_voters, which fit what judges lean to")
         if self.head_learning_rate is not None and (self.optimizer or self.custom_scheduler):
             other = "optimizer" if self.optimizer else "custom_scheduler"
             raise ValueError(

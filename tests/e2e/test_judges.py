@@ -63,7 +63,6 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
     for flags, text in (
         (["--votes", votes, "--people", "crowd"], "no vote has the source 'crowd'; sources: "),
         (["--votes", few], "holds 50 votes of people"),
-        (["--votes", votes, "--control", "side"], "--control does not go with verdicts of judges"),
     ):
         with pytest.raises(InputError, match=text) as caught:
             main([*map(str, flags), "--output", str(tmp_path / "run"), "--quiet"])

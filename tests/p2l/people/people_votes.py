@@ -20,9 +20,11 @@ LEANINGS = {
 }
 
 
-def cast(count: int, source: str, rng: np.random.Generator, likelihood: str = "grk") -> list[dict[str, Any]]:
-    """Return votes of people (`human`) or of a judge."""
-    own = LEANINGS.get(source, {"scale": 1.0, "side": 0.0, "length": 0.0, "own": 0.0})
+def cast(
+    count: int, source: str, rng: np.random.Generator, likelihood: str = "grk", *, side: float = 0.0
+) -> list[dict[str, Any]]:
+    """Return votes of people (`human`), to whom being shown first is worth `side`, or of a judge."""
+    own = LEANINGS.get(source, {"scale": 1.0, "side": side, "length": 0.0, "own": 0.0})
     a = rng.integers(0, len(MODELS), count)
     b = (a + rng.integers(1, len(MODELS), count)) % len(MODELS)
     length = np.exp(rng.normal(5.0, 0.7, (2, count)))

@@ -54,6 +54,18 @@ def test_a_column_of_that_name_is_left_to_the_user(tmp_path: Path) -> None:
     assert "covariates" not in planned(tmp_path, rows)[0]
 
 
+def test_the_side_is_that_of_people_beside_judges_and_voters(tmp_path: Path) -> None:
+    people = [row | {"source": "human", "voter": f"v{number % 60}"} for number, row in enumerate(cast(3_000, side=0.5))]
+    judged = [row | {"source": "gpt-judge", "voter": None} for row in cast(1_000, side=-2.0, seed=1)]
+    settings, text = planned(tmp_path, people + judged)
+    assert (settings["people"], settings["weigh_voters"], settings["covariates"]) == ("human", True, ["side"])
+    assert "of votes of human, the second " in text
+    fair = [row | {"source": "human"} for row in cast(3_000)]
+    settings, _ = planned(tmp_path, fair + judged)
+    assert "covariates" not in settings
+    assert planned(tmp_path, fair + judged, "length")[0]["covariates"] == ["length"]
+
+
 def test_the_same_line_goes_on_with_the_side_that_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     votes = write_votes(tmp_path / "votes.jsonl", cast(1_500, side=0.6))
     held_out = write_votes(tmp_path / "held_out.jsonl", cast(200, seed=1))

@@ -98,7 +98,42 @@ def test_a_resumed_run_has_the_terms_of_the_first(configure: Configure, votes: P
 
 
 def test_what_sources_do_not_go_with_is_refused(configure: Configure) -> None:
-    with pytest.raises(ConfigError, match="covariates: do not go with people"):
-        load_config(configure(people="human", covariates=["side"]))
     with pytest.raises(ConfigError, match="people, weigh_voters: are fitted to all votes"):
         load_config_as(OnlineConfig, configure(people="human"))
+
+
+def test_covariates_are_those_of_peoples_votes(configure: Configure, tmp_path: Path) -> None:
+    """The side that people take, a judge's lean and a rigged voter are told apart, and together they forecast best."""
+    rng = np.random.default_rng(2)
+    people = cast(600, "human", rng, side=0.8)
+    for row in people:
+        if row["voter"] in {"voter-2", "voter-9", "voter-17"}:
+            row["winner"] = "model_b"
+    rows = [*people, *cast(900, SHARP, rng), *cast(900, SIDED, rng)]
+    places = {
+        "train_data_path": str(write_votes(tmp_path / "train.jsonl", rows)),
+        "val_data_path": str(write_votes(tmp_path / "held_out.jsonl", cast(800, "human", rng, side=0.8))),
+    }
+    kinds = {"head_type": "rk", "loss_type": "grk", "init_type": "marginal", "shuffle": True, "batch_size": 100}
+    losses = {}
+    for name, settings in {
+        "together": {"people": "human", "weigh_voters": True, "covariates": ["side"]},
+        "side": {"covariates": ["side"]},
+        "sources": {"people": "human", "weigh_voters": True},
+    }.items():
+        path = configure(f"{name}.yaml", proj_name=name, learning_rate=1e-3, **kinds, **places, **settings)
+        folder = train(str(path), RunOptions(eval_steps=1000, quiet=True))
+        results = json.loads((folder / "eval_results.json").read_text(encoding="utf-8"))
+        losses[name] = results.get("covariates", results)["Loss"]
+    assert losses["together"] < min(losses["side"], losses["sources"]) - 0.002
+
+    folder = tmp_path / "out" / "together"
+    stored = json.loads((folder / "covariates.json").read_text(encoding="utf-8"))
+    (side,) = stored["covariates"]
+    assert side["lower"] < 0.8 < side["upper"]
+    assert stored["votes"] < 601
+    sources = json.loads((folder / "sources.json").read_text(encoding="utf-8"))
+    assert sources["judges"][1]["side"] == pytest.approx(0.9, abs=0.35)
+    assert sources["covariates"][0]["coef"] == pytest.approx(side["effect"], abs=0.15)
+    weights = {voter["name"]: voter["weight"] for voter in sources["voters"]}
+    assert max(weights[name] for name in ("voter-2", "voter-9", "voter-17")) < 0.1 < np.median(list(weights.values()))
