@@ -75,7 +75,7 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
         "--val",
         metavar="FILE",
         help="votes to compare with one leaderboard on (default: a tenth of the votes, by whole prompts, at most "
-        "5,000; of fewer than 5,000 votes all, each predicted by a model that was not trained on its prompt)",
+        "5,000; of fewer than 5,000 prompts all, each predicted by a model that was not trained on it)",
     )
     cli.add_encoder(
         group,

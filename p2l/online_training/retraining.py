@@ -41,7 +41,7 @@ from p2l.online_training.publishing import Difference, compare, log_event
 from p2l.online_training.stream import open_past
 from p2l.training.recipe import CROSS_FIT_BELOW
 from p2l.training.run_folder import newest_checkpoint, read_state, write_model
-from p2l.training.run_records import CONFIG_FILE, RECORD_FILE, REQUEST_FILE
+from p2l.training.run_records import CONFIG_FILE, RECORD_FILE, REQUEST_FILE, HeldOutComparison
 from p2l.training.trainer import Trainer
 from p2l.votes import translate_labels
 from p2l.votes.schema import WINNERS
@@ -75,7 +75,7 @@ class RetrainingState:
     """Flags of the line that trained the first model."""
     epochs: int
     folds: int
-    """Models that were trained besides, one for each fold, as it is done with fewer than CROSS_FIT_BELOW votes."""
+    """Models that were trained besides, one for each fold, as it is done with fewer than CROSS_FIT_BELOW prompts."""
     before: int
     """Votes of the first model."""
     first: int
@@ -90,6 +90,7 @@ class RetrainingState:
     """Votes that had come when the followed model was last one trained anew."""
     tried: int = 0
     """Votes that had come at the last attempt."""
+    votes_per_prompt: float = 1.0
 
     @classmethod
     def of_model(cls, folder: Path, *, has_past: bool) -> RetrainingState:
@@ -109,6 +110,7 @@ class RetrainingState:
         if request.get("control", ["none"]) != ["none"] or record.get("people"):
             raise ConfigError("--retrain goes neither with covariates nor with verdicts of judges; leave it out")
         votes, epochs = read_state(newest).num_votes, int(record.get("num_train_epochs") or 1)
+        compared = HeldOutComparison.read(folder)
         folds = int(record.get("cross_fit") or 0)
         interval = max(_MIN_VOTES_BETWEEN_ATTEMPTS, round(_FIRST_ATTEMPT_SHARE * votes))
         # Without its votes beside the stream, nothing is gained before as many have come.
@@ -122,6 +124,7 @@ class RetrainingState:
             interval=interval,
             fresh=start,
             tried=start,
+            votes_per_prompt=1.0 if compared is None else compared.votes / max(1, compared.prompts),
         )
 
     @classmethod
@@ -136,7 +139,7 @@ class RetrainingState:
 
     def passes(self, votes: int) -> int:
         """Return the vote passes of training anew on `votes` votes."""
-        return self.epochs * votes * (1 + (self.folds if votes < CROSS_FIT_BELOW else 0))
+        return self.epochs * votes * (1 + (self.folds if votes < CROSS_FIT_BELOW * self.votes_per_prompt else 0))
 
     def compute(self, arrived: int, more: int = 0) -> float:
         """Return all vote passes, and `more`, over those of naive training."""

@@ -35,6 +35,8 @@ CATEGORY_SD = 1.0
 """Expected distance, in coefficients, between a category's leaderboard and the overall one."""
 FACTORS = np.linspace(0.0, 1.0, 41)
 """Shrinkage factors that are tried."""
+_LEAST_CONTRAST = 8  # factors apart: the losses of nearer ones differ by rounding where a model knows nothing
+_PRIOR_OF_DEFAULT = 2 / 3  # two to one that votes show nothing: what knows nothing must not differ by chance
 _BLOCK = 1 << 16  # votes in memory at a time
 
 
@@ -242,21 +244,33 @@ class ValidationVotes:
     def choose(
         self, losses: Sequence[Floats], among: NDArray[np.bool_] | None = None, *, near: float = 0.0
     ) -> Shrinkage:
-        """Choose point and factor by the losses (G, N) of each of E points, on the votes of the mask `among` (N,)."""
+        """Choose point and factor by the losses (G, N) of each of E points, on the votes of the mask `among` (N,).
+
+        The point is the one of least loss. Its factor is the mean of the factors' posterior (empirical Bayes), which
+        errs less than the one of least loss: part of the prior is on `near`, the rest is spread evenly. Where `near` is
+        likelier than all others together, the votes do not speak for another factor, and it is returned itself.
+        """
         mass = self.mass if among is None else self.mass * among
         means = np.stack([table @ mass for table in losses]) / mass.sum()
         point, best = divmod(int(means.argmin()), len(FACTORS))
-        rows, distances = losses[point], np.abs(FACTORS - near)
-        # Not the best factor, but the nearest to `near` within a standard error of it: so a few votes cannot speak for
-        # the model by chance, and many change the factor by little.
-        for place in np.argsort(distances, kind="stable"):
-            if distances[place] >= distances[best]:
-                break
-            excess, error = _mean_and_error((rows[place] - rows[best]) * mass, mass, self.prompts)
-            if excess <= error:
-                best = int(place)
-                break
-        return Shrinkage(point, float(FACTORS[best]), float(means.min()))
+        default = int(np.abs(FACTORS - near).argmin())
+        # The votes of a prompt err together, and count for fewer than they are: as many as give the contrast of two
+        # factors the error that it has when prompts are drawn whole.
+        beside = best if abs(best - default) >= _LEAST_CONTRAST else abs(default - _LEAST_CONTRAST)
+        contrast = losses[point][beside] - losses[point][default]
+        independent = np.square((contrast - contrast @ mass / mass.sum()) * mass).sum()
+        error = _mean_and_error(contrast * mass, mass, self.prompts)[1] * mass.sum()
+        counted_votes = mass.sum() * min(1.0, float(independent / error**2)) if error > 0 else mass.sum()
+        odds = np.exp(-counted_votes * (means - means.min()))
+        others = np.delete(np.arange(len(FACTORS)), default)
+        # The rest of the prior is spread over the points as well, since the best of ten does well by chance.
+        for_default = _PRIOR_OF_DEFAULT * odds[point, default]
+        is_default = for_default / (for_default + (1.0 - _PRIOR_OF_DEFAULT) * odds[:, others].mean())
+        factor = near
+        if is_default < 0.5:
+            mean = float(FACTORS[others] @ odds[point, others] / odds[point, others].sum())
+            factor = is_default * near + (1.0 - is_default) * mean
+        return Shrinkage(point, round(float(factor), 3), float(means.min()))
 
 
 def blend(model: Forecast, board: Forecast, factor: float) -> Forecast:

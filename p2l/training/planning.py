@@ -44,7 +44,9 @@ from p2l.votes.splitting import hash_prompts, split_votes
 
 _DEEPSPEED_FILE = "deepspeed.json"
 LEAST_VOTES = 100
-_HELD_OUT_SHARE, _MOST_HELD_OUT = 0.1, 5000
+# Prompts of the closing table: a tenth, but enough to measure by wherever a thousand are there.
+_HELD_OUT_SHARE, _MOST_HELD_OUT_PROMPTS = 0.1, 5000
+_LEAST_HELD_OUT_PROMPTS, _PROMPTS_TO_SPARE_THEM = 200, 1000
 _VOCABULARY_PROMPTS = 50_000
 _LENGTH_PROMPTS = 2_000
 _DEFAULT_POSITIONS = 8192
@@ -274,11 +276,12 @@ class _RunWriter:
             sources = _sources(votes, request)
             observations = look_at(votes, sources.get("people"))
             side = _side_to_take(request, votes, observations)
-            people = int(by_people(votes, sources.get("people")).sum())
+            of_people = by_people(votes, sources.get("people"))
+            people, prompts = int(of_people.sum()), len(np.unique(hash_prompts(votes)[of_people]))
             size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
             recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
-            folds = recipe.folds_for(size, people, model_type) if request.validate else None
-            train, keys = self._split(votes, folds)
+            folds = recipe.folds_for(size, people, prompts, model_type) if request.validate else None
+            train, keys = self._split(votes, folds, prompts)
             with train:
                 folder, backbone = self._backbone(size, train)
                 tokenizer = load_tokenizer(
@@ -291,9 +294,8 @@ class _RunWriter:
         covariates = [SIDE] if side is not None else [name for name in request.control if name != _NO_CONTROL]
         settings |= {"covariates": covariates} if covariates else {}
         settings |= {**sources, "deepspeed_config_path": str(self.final / _DEEPSPEED_FILE)}
-        kind = "votes of people" if "people" in sources else "votes"
         reasons = plan.reasons | {
-            "cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} {kind}: all are trained on, none held out",
+            "cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} prompts: all are trained on, none held out",
             "people": f"{people:,} votes of people; those of other sources are verdicts of judges",
         }
         reasons |= {} if side is None else {"covariates": f"{side.text}; --control {_NO_CONTROL} leaves it out"}
@@ -308,7 +310,7 @@ class _RunWriter:
         write_json(self.folder / REQUEST_FILE, record)
         return plan, _what_votes_show(observations, takes_side=side is not None)
 
-    def _split(self, votes: VoteStore, folds: int | None) -> tuple[VoteStore, dict[str, Any]]:
+    def _split(self, votes: VoteStore, folds: int | None, prompts: int) -> tuple[VoteStore, dict[str, Any]]:
         """Return the votes to train on, and the keys of the configuration that say how votes are used."""
         request = self.request
         if not request.validate or request.val is not None or folds is not None:
@@ -316,10 +318,13 @@ class _RunWriter:
             keys |= {} if request.val is None else {"val_data_path": request.val, "drop_unknown_models": True}
             keys |= {} if folds is None else {"cross_fit": folds}
             return votes, keys
+        held_out = min(round(_HELD_OUT_SHARE * prompts), _MOST_HELD_OUT_PROMPTS)
+        if prompts >= _PROMPTS_TO_SPARE_THEM:
+            held_out = max(held_out, _LEAST_HELD_OUT_PROMPTS)
         done = split_votes(
             votes,
             by="prompt",
-            val=max(1, min(round(_HELD_OUT_SHARE * len(votes)), _MOST_HELD_OUT)),
+            val=max(1, round(held_out * len(votes) / prompts)),
             train_output=self.folder / "train.parquet",
             val_output=self.folder / "held_out.parquet",
             seed=SEED,

@@ -29,8 +29,9 @@ _VALIDATIONS_PER_RUN = 4
 _VOTES_FOR_DOUBLE_WIDTH = 200_000  # votes from which a tiny transformer has twice the width
 _VOTES_FOR_BASE = 100_000  # votes from which a GPU is worth the larger size
 FOLDS = 5
-CROSS_FIT_BELOW = 5000
-"""Votes with fewer than which holding some out costs more than training in `FOLDS` folds as well."""
+CROSS_FIT_BELOW, MOST_CROSS_FITTED_VOTES = 5000, 200_000
+"""Prompts with fewer than which holding some out costs more than training in `FOLDS` folds as well: what is learned of
+other prompts varies between prompts, however many votes each has. The votes bound memory and time."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +222,11 @@ def choose_size(name: str | None, *, votes: int, gpu: bool, model_type: str | No
     return choose("--size", name, SIZES)
 
 
-def folds_for(size: Size, votes: int, model_type: str | None = None) -> int | None:
-    """Return the number of folds that choose step and shrinkage; None: votes are held out for that."""
+def folds_for(size: Size, votes: int, prompts: int, model_type: str | None = None) -> int | None:
+    """Return the number of folds that choose step and shrinkage; None: prompts are held out for that."""
     # A model is trained for each fold, so folds are for backbones that train in seconds; `model_type` is the user's.
     cheap = model_type in {"reader", "tfidf"} or (model_type is None and size.from_scratch)
-    return FOLDS if cheap and votes < CROSS_FIT_BELOW else None
+    return FOLDS if cheap and prompts < CROSS_FIT_BELOW and votes <= MOST_CROSS_FITTED_VOTES else None
 
 
 def check_machine(size: Size, machine: Machine, *, own_backbone: bool) -> None:

@@ -52,7 +52,7 @@ from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts, split_by_prompt
 
 POINTS = 10
-MOST_CHOOSING_VOTES = 2_000
+MOST_CHOOSING_PROMPTS = 2_000
 _LARGEST_CHOOSING_SHARE = 0.3  # of the votes; few prompts with many votes each could take more
 BEST_FILE, CROSS_FIT_FILE = "best.safetensors", "cross_fit.json"
 
@@ -65,7 +65,12 @@ def points_of(total: int) -> list[int]:
 def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStore] | None:
     """Split training votes into those to train on and those to choose by; None where they cannot be split."""
     people = people_rows(votes, config)
-    count = min(round(config.selection_share * len(people)), MOST_CHOOSING_VOTES)
+    if not len(people) or not config.selection_share:
+        return None
+    hashes = hash_prompts(votes)
+    votes_per_prompt = len(people) / len(np.unique(hashes[people]))
+    # Forecasts err by the prompt, so that prompts are counted: fifty of them say little, with forty votes each or one.
+    count = round(min(config.selection_share * len(people), MOST_CHOOSING_PROMPTS * votes_per_prompt))
     if not count:
         return None
     try:
@@ -74,7 +79,6 @@ def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStor
         # Prompts may be too large to spare one; a single prompt, and parts without votes that count, raise VoteError.
         if len(chosen) > max(count, _LARGEST_CHOOSING_SHARE * len(people)):
             return None
-        hashes = hash_prompts(votes)
         # The votes of a prompt follow each other, so that it is read once.
         order = np.argsort(hashes[chosen], kind="stable")
         parts = votes.subset(np.flatnonzero(~np.isin(hashes, hashes[chosen]))), votes.subset(chosen[order])
@@ -298,7 +302,7 @@ class _FoldForecasts:
         assert forecast is not None
         if point not in self.forecasts:
             self.forecasts[point] = Forecast(
-                coefs=np.zeros((self.num_votes, forecast.coefs.shape[1])),
+                coefs=np.zeros((self.num_votes, forecast.coefs.shape[1]), forecast.coefs.dtype),
                 eta=None if forecast.eta is None else np.zeros(self.num_votes),
                 gamma=None if forecast.gamma is None else np.zeros(self.num_votes),
             )
