@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from p2l import likelihood as likelihoods
 from p2l.common.cli import nearest
@@ -37,13 +36,11 @@ from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import coefs_of, fit_table, prior_of, suited
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter, distinct, distinct_in, every_sum, fold, vote_keys
-from p2l.votes.reading import VoteBatch
-from p2l.votes.rows import is_text
-from p2l.votes.schema import name_lookup, numbers
 
 if TYPE_CHECKING:
     from p2l.leaderboard.controls import ControlledVotes, CountedVotes
     from p2l.leaderboard.counts import Starts
+    from p2l.votes.reading import VoteBatch
 
 # Periods of time: what `month`, `2weeks` or `quarter` means, and which period each vote falls into.
 #
@@ -321,6 +318,8 @@ def _tables(
     first: int = 0,
 ) -> Iterator[_PeriodTable]:
     """Yield the tables of periods, with a row for each pair and covariates where there are any."""
+    from p2l.votes.schema import name_lookup
+
     for number, period in enumerate(counts.tables(cumulative=cumulative, first=first), start=first):
         if controlled is None:
             yield period
@@ -414,6 +413,10 @@ def times_of(column: Any, over: Over) -> Floats:
     Numbers are seconds; text is an ISO date or time, or a period such as 2025, 2025-06, 2025-Q2 or 2025-W23, which
     counts from its first day.
     """
+    import pyarrow as pa  # here and below: who reads a model does not wait for it
+
+    from p2l.votes.rows import is_text
+
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if is_text(column.type):
@@ -427,6 +430,8 @@ def times_of(column: Any, over: Over) -> Floats:
 
 
 def _seconds(column: Any) -> Floats:
+    from p2l.votes.schema import numbers
+
     times = np.array(numbers(column), dtype=np.float64)
     times[~((times >= 0) & (times < _LATEST_SECONDS))] = np.nan
     return times

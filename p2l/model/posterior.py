@@ -10,8 +10,8 @@ on top of it a part that is a prompt's own and that nobody can know. Given the t
 where the basis (M, R) diagonalises prior and Fisher information over the models together, and e are the eigenfunctions
 of the kernel at `points`, prompts of the training votes. Far from these e vanishes, and the variance is the prior's.
 
-`familiarity` is the share of the prior variance that the votes determine. Where it is lower than that of prompts like
-the training ones, or where a reader knows fewer of the words, the model's coefficients are shrunk towards one
+A prompt is familiar as far as the votes determine the prior variance. Where their share is lower than that of prompts
+like the training ones, or where a reader knows fewer of the words, the model's coefficients are shrunk towards one
 leaderboard: at `low` and below nothing is left of them.
 
 Shapes: B prompts, F inputs, K points, M models, R components of the covariance.
@@ -162,13 +162,13 @@ class Posterior(nn.Module):
         within = torch.maximum(self.offset - squares @ self.kept.T, self.least)
         return within * (1.0 + (1.0 - trust[:, None]) * (self.strange - 1.0))
 
-    def familiarity(self, squares: Tensor) -> Tensor:
+    def determined_share(self, squares: Tensor) -> Tensor:
         """Return the share (B,) of the prior variance that the votes determine."""
         return squares @ self.share
 
     def trust(self, squares: Tensor, known: Tensor | None = None) -> Tensor:
         """Return the factor (B,) in [0, 1] of a prompt's distance from one leaderboard; `known` as in `known_share`."""
-        trust = _rise(self.familiarity(squares), self.low, self.high)
+        trust = _rise(self.determined_share(squares), self.low, self.high)
         return trust if known is None else trust * _rise(known, self.words[0], self.words[1])
 
     def shrunk(

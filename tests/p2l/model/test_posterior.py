@@ -66,7 +66,7 @@ def test_the_factor_grows_smoothly_with_familiarity() -> None:
     posterior = Posterior(tensors())
     near = posterior.points[:1] + torch.linspace(0, 4, 400)[:, None] * torch.tensor([1.0, 0.0, 0.0])
     squares = posterior.squares(near)
-    order = posterior.familiarity(squares).argsort()
+    order = posterior.determined_share(squares).argsort()
     trust = posterior.trust(squares)[order]
     assert bool((trust.diff() >= 0).all())
     assert 0 <= trust.min() < 0.1 < 0.9 < trust.max() <= 1
