@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from p2l.common.access import digest_of, matches
+from p2l.common.access import digest_of, matches, weakness_of
 from p2l.common.cli import nearest
 from p2l.common.config import Number, Whole, line_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
@@ -386,7 +386,13 @@ class RouterConfig(_Section):
     @field_validator("admin_key")
     @classmethod
     def _digested(cls, text: str | None) -> str | None:
-        return None if text is None else digest_of(_key_in(text))
+        if text is None:
+            return None
+        key = _key_in(text)
+        weakness = weakness_of(key)
+        if weakness is not None:
+            raise ValueError(weakness)
+        return digest_of(key)
 
     @field_validator("database", "shared_limits")
     @classmethod

@@ -82,7 +82,6 @@ SHORT = {
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",
     "p2l/online_training/replay_buffer.py": "a command of a promised path",
     "p2l/endpoint.py": "a command of a promised path, whose flags are in p2l/serving/settings.py",
-    "p2l/serving/key_guard.py": "one middleware, which the endpoint and its front on Ray Serve share",
     "route/cli.py": "the table of commands",
     "route/application/settings.py": "settings, which import nothing",
     "route/application/openapi.py": "a description that is kept as data, in openapi.yaml beside it",

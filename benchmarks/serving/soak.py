@@ -29,6 +29,7 @@ from p2l.common.cli import parser, positive, run
 __all__ = ["main"]
 
 BAD = (b"", b"{", b"[]", b'{"prompt": []}', b'{"prompt": [1]}', b'{"prompt": ["\\ud800"]}', b"[" * 10_000, b"\xff\xfe")
+_ADMIN_KEY = "the-admin-key-of-the-benchmark"
 
 
 @dataclass
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         ours, _ = write_folders(Path(name), flags.shape)
-        words = ["-m", "p2l.endpoint", "-m", str(ours), "--host", "127.0.0.1", "--admin-key", "admin"]
+        words = ["-m", "p2l.endpoint", "-m", str(ours), "--host", "127.0.0.1", "--admin-key", _ADMIN_KEY]
         with serving([*words, *flags.endpoint, "--port"]) as port:
             asyncio.run(_soak(port, flags))
 

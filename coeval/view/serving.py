@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from coeval.view.site import File, Site
-from p2l.common.access import is_from_this_machine, matches, new_key
+from p2l.common.access import KeyJudge, TooManyKeysError, is_from_this_machine, new_key
 from p2l.common.connections import ConnectionLimits
 from p2l.common.pages import Sessions, form_fields, is_same_origin, page, send, send_asset
 from p2l.common.processes import control_folder, run_server
@@ -31,6 +32,7 @@ class _Viewer:
         """Serve a site; with the digest of a key (`digest_of`), to whoever has it."""
         self._site = site
         self._digest = key_digest
+        self._judge = KeyJudge("the viewer", logging.getLogger("coeval"))
         self._sessions = Sessions(new_key(), "coeval_view")
         self._files: OrderedDict[str, File] = OrderedDict()
 
@@ -61,8 +63,13 @@ class _Viewer:
     async def sign_in(self, request: Request) -> Response:
         """Start a session for the right key."""
         key = dict(form_fields(await request.body(), 5)).get("key", "").strip(" \t")
-        if self._digest is None or not is_same_origin(request) or not matches(key, self._digest):
+        if self._digest is None or not is_same_origin(request):
             return self._closed(request, "This is not the key.")
+        try:
+            if not await self._judge.is_right(key, self._digest, request.client and request.client.host):
+                return self._closed(request, "This is not the key.")
+        except TooManyKeysError as error:
+            return self._closed(request, str(error).capitalize() + ".", status=429)
         response = RedirectResponse("index.html", 303)
         self._sessions.start(request, response)
         return response
@@ -79,11 +86,11 @@ class _Viewer:
         self._files.move_to_end(path)
         return self._files[path]
 
-    def _closed(self, request: Request, problem: str = "") -> Response:
+    def _closed(self, request: Request, problem: str = "", *, status: int = 403) -> Response:
         return page(
             request,
             "p2l.common.pages/sign_in.html",
-            status=403,
+            status=status,
             title="A run of CoEval",
             action="/session",
             label="Key of this viewer",

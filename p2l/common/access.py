@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
+import logging
 import secrets
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from p2l.common.cache import LRUCache
 from p2l.common.cli import Flags, number_of
 from p2l.common.errors import ConfigError
+
+_FIRST_PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 8.0
+"""Longest pause after a wrong key, in seconds."""
+_FORGOTTEN_AFTER_SECONDS = 600.0
+"""Seconds after the last wrong key of an address until its pauses begin anew."""
+_MAX_WAITING = 3  # keys of one address that wait to be judged
+_MAX_ADDRESSES = 10_000
+_SHORTEST_ADMIN_KEY = 12
+_SHORTEST_NUMBER = 20  # digits of an admin key that is nothing but a number
+_FEWEST_CHARACTERS = 6  # different ones of an admin key
 
 
 def digest_of(key: str | bytes) -> str:
@@ -28,6 +44,80 @@ def matches(key: str | bytes | None, digest: str) -> bool:
 def new_key() -> str:
     """Return a random key of 256 bits."""
     return secrets.token_urlsafe(32)
+
+
+def weakness_of(admin_key: str) -> str | None:
+    """Return why an admin key is too easy to guess, in words that follow its name, or None."""
+    advice = "write a random one (python -c 'import secrets; print(secrets.token_urlsafe(32))')"
+    least = _SHORTEST_NUMBER if admin_key.isdigit() else _SHORTEST_ADMIN_KEY
+    if len(admin_key) < least:
+        return f"has {len(admin_key)} characters, of at least {least}: {advice}"
+    # A text that repeats stands in its double before its end.
+    if len(set(admin_key)) < _FEWEST_CHARACTERS or admin_key in (admin_key * 2)[1:-1]:
+        return f"repeats itself, so that it is easy to guess: {advice}"
+    return None
+
+
+class TooManyKeysError(Exception):
+    """An address sends wrong keys faster than they are judged; the text is for the client."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("too many wrong keys came from this address; try again later")
+
+
+@dataclass
+class _Guesses:
+    """The wrong keys of one address, one after another."""
+
+    wrong: int = 0
+    last: float = 0.0
+    waiting: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class KeyJudge:
+    """Judges keys that people bring to one door: wrong ones of an address are slowed down more and more, and logged."""
+
+    # An address whose last key was wrong is judged one key at a time, the right one too: else many tries at once would
+    # be as fast as one. Behind a proxy that hides addresses everybody waits for whoever guesses.
+
+    def __init__(self, door: str, log: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`door` names in the log what the key opens; `clock` returns seconds."""
+        self._door = door
+        self._log = log
+        self._clock = clock
+        self._guesses: LRUCache[str, _Guesses] = LRUCache(_MAX_ADDRESSES)
+
+    async def is_right(self, key: str | bytes | None, digest: str, address: str | None) -> bool:
+        """Return whether a key has this digest, a wrong one after a pause; raise TooManyKeysError."""
+        address = address or "an unknown address"
+        guesses = self._guesses.get(address)
+        if guesses is None:
+            if matches(key, digest):
+                return True
+            guesses = _Guesses()
+            self._guesses.put(address, guesses)
+        if guesses.waiting >= _MAX_WAITING:
+            raise TooManyKeysError
+        guesses.waiting += 1
+        try:
+            async with guesses.turn:
+                return await self._judge(guesses, matches(key, digest), address)
+        finally:
+            guesses.waiting -= 1
+
+    async def _judge(self, guesses: _Guesses, is_right: bool, address: str) -> bool:
+        now = self._clock()
+        if is_right or now - guesses.last > _FORGOTTEN_AFTER_SECONDS:
+            guesses.wrong = 0
+        if is_right:
+            return True
+        guesses.last = now
+        guesses.wrong += 1
+        self._log.warning("wrong key for %s from %s, %d in a row", self._door, address, guesses.wrong)
+        await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 2 ** (guesses.wrong - 1), PAUSE_SECONDS))
+        return False
 
 
 def is_loopback(host: str) -> bool:

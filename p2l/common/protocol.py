@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from http import HTTPStatus
@@ -30,6 +31,8 @@ _MAX_IGNORED_BYTES = 2**20  # bytes after a refusal, while earlier requests are 
 _MAX_JOINED_BYTES = 2**16  # bytes: joining more takes longer than writing them apart
 _CONNECTIONS_PER_ACCEPT = 256  # connections at once: some milliseconds
 _LAST_SECONDS = 1.0  # a connection stays open at the end of the service, for a request that is on its way
+# What may stand in `Host` (RFC 9110, 7.2): a name or an address, and a port; empty where there is no name.
+_HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 _SENTENCES = {
     HTTPStatus.BAD_REQUEST: "this is not an HTTP request that can be read",
     HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive in time",
@@ -212,6 +215,12 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("too many requests ahead of their answers")
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("this is not a proxy")
+        # A proxy before the service may have gone by the other one, or by none (RFC 9112, 3.2).
+        hosts = [value for name, value in self.headers if name == b"host"]
+        is_old = self.parser.get_http_version() == "1.0"
+        if len(hosts) > 1 or not (hosts or is_old) or (hosts and _HOST.fullmatch(hosts[0]) is None):
+            self._refusal = HTTPStatus.BAD_REQUEST
+            raise ValueError("a request has one Host")
         if self.parser.should_upgrade():
             return  # it begins when it is parsed again
         self._in_head = False

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,8 +94,8 @@ def read_model_list(folder: Path) -> list[str]:
         if re.search("[\ud800-\udfff]", name):  # no response, file or terminal could hold it
             raise CheckpointError(f"{file}: name {number} has half a character (a lone surrogate); correct the list")
     if len(set(names)) != len(names):
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise CheckpointError(f"{file}: names {twice!r} twice; every model has one coefficient")
+        twice = next(name for name, times in Counter(names).items() if times > 1)
+        raise CheckpointError(f"{file}: names {twice!r:.200} twice; every model has one coefficient")
     return names
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def _names(args: argparse.Namespace) -> list[str]:
         raise ConfigError(
             f"--names: {counted(len(names), 'name')} for {counted(len(args.eval_folder), 'folder')}; give one for each"
         )
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         raise ConfigError(f"two runs are called {twice!r}; --names tells them apart")
     odd = next((name for name in names if not name or "/" in name or name.startswith(".") or name == "summary"), None)

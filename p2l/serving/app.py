@@ -67,6 +67,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         403: "The key is missing or wrong.",
         408: "The body did not arrive in time.",
         413: "The request, or a prompt, is too large; the sentence names the limit.",
+        429: "Too many wrong keys came from this address.",
         422: "The request cannot be understood.",
         503: "The queue is full, a reload is under way, or the service stops; try again after Retry-After seconds.",
         504: "The deadline passed before the answer was there.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from p2l.common.access import matches
+from p2l.common.access import KeyJudge, TooManyKeysError
 from p2l.common.errors import InputError, P2LError
 from p2l.common.long_texts import LONG
 from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset, share_svg
@@ -107,6 +108,7 @@ class Page:
         self._settings = settings
         self._ask = ask
         self._sessions = Sessions(settings.page_secret, "p2l_endpoint")
+        self._judge = KeyJudge("the page", logging.getLogger("p2l.serving"))
         self._reference: Reference | None = None
 
     def routes(self) -> list[Route]:
@@ -162,8 +164,14 @@ class Page:
         body = await request.body()
         key = dict(form_fields(body[:_MAX_KEY_BYTES], 5)).get("key", "").strip(" \t")
         digest = self._settings.api_key_digest
-        if not is_same_origin(request) or (digest is not None and not matches(key, digest)):
+        if not is_same_origin(request):
             return self._closed(request, "This is not the key.")
+        try:
+            address = request.client and request.client.host
+            if digest is not None and not await self._judge.is_right(key, digest, address):
+                return self._closed(request, "This is not the key.")
+        except TooManyKeysError as error:
+            return self._closed(request, str(error).capitalize() + ".", status=429)
         # Relative: the page may stand behind a proxy, below a path of its own.
         response = RedirectResponse("../", 303)
         self._sessions.start(request, response)
@@ -172,11 +180,11 @@ class Page:
     def _may(self, request: Request) -> bool:
         return self._settings.api_key_digest is None or self._sessions.has(request)
 
-    def _closed(self, request: Request, problem: str = "") -> Response:
+    def _closed(self, request: Request, problem: str = "", *, status: int = 403) -> Response:
         return page(
             request,
             "p2l.common.pages/sign_in.html",
-            status=403,
+            status=status,
             title="Prompt to leaderboard",
             action="/page/session",
             label="Key of this endpoint",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from p2l.common import cli
-from p2l.common.access import add_address_flags, digest_of, new_key
+from p2l.common.access import add_address_flags, digest_of, new_key, weakness_of
 from p2l.common.cli import above_zero, amount, parser, positive, whole
 from p2l.common.connections import add_connection_flags
 from p2l.common.errors import ConfigError
@@ -205,6 +205,9 @@ def settings_of(flags: argparse.Namespace) -> Settings:
     settings = Settings(**typed)
     api_key = _key("--api-key", flags.api_key, "P2L_API_KEY")
     admin_key = _key("--admin-key", flags.admin_key, "P2L_ADMIN_KEY")
+    weakness = None if admin_key is None else weakness_of(admin_key)
+    if weakness is not None:
+        raise ConfigError(f"--admin-key (or $P2L_ADMIN_KEY) {weakness}")
     api, admin = (None if key is None else digest_of(key) for key in (api_key, admin_key))
     return replace(settings, api_key_digest=api, admin_key_digest=admin)
 

@@ -11,12 +11,12 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from p2l.common.access import is_from_this_machine, matches
+from p2l.common.access import PAUSE_SECONDS, TooManyKeysError, is_from_this_machine
 from p2l.common.errors import ConfigError, InputError
 from route.application.live import Live, Reloaded
 from route.application.service import Service
 from route.keep.database import DatabaseError
-from route.keep.ledger import team_account
+from route.keep.ledger import Refusal, team_account
 from route.keep.stored_keys import KeyTakenError, StoredKey, UnknownKeyError, limit_key, revoke_key, stored_keys
 from route.manage_keys import checked_limits, checked_name
 from route.providers.base import JSON
@@ -27,8 +27,11 @@ _BODY_BYTES = 2**16
 _BODY_SECONDS = 10.0
 
 
-def why_not_operator(service: Service, request: Request) -> ApiError | None:
-    """Return why a request is not an operator's: it must bring the admin key, or come from here where there is none."""
+async def why_not_operator(service: Service, request: Request) -> ApiError | None:
+    """Return why a request is not an operator's: it must bring the admin key, or come from here where there is none.
+
+    A wrong key is told after a pause, unless it is a client's.
+    """
     digest = service.config.admin_key
     if digest is None:
         if is_from_this_machine(request.client and request.client.host, request.headers, request.scope["http_version"]):
@@ -38,7 +41,14 @@ def why_not_operator(service: Service, request: Request) -> ApiError | None:
     key = key_of(request.headers)
     if key is None:
         return ApiError(401, "invalid_api_key", "no key: send the header 'Authorization: Bearer ADMIN_KEY'")
-    return None if matches(key, digest) else ApiError(403, "invalid_api_key", "wrong admin key")
+    wrong = ApiError(403, "invalid_api_key", "wrong admin key")
+    if not isinstance(service.ledger.check(key), Refusal):
+        return wrong  # a client's key, which is no guess
+    try:
+        is_right = await service.key_judge.is_right(key, digest, request.client and request.client.host)
+    except TooManyKeysError as error:
+        return ApiError(429, "rate_limit_exceeded", str(error), retry_after=PAUSE_SECONDS)
+    return None if is_right else wrong
 
 
 async def operate(live: Live, request: Request) -> Response:
@@ -48,7 +58,7 @@ async def operate(live: Live, request: Request) -> Response:
     if service.config.admin_key is None:
         text = "set admin_key in the router's configuration, and reload it (SIGHUP), to use this"
         raise ApiError(403, "no_admin_key", text)
-    refusal = why_not_operator(service, request)
+    refusal = await why_not_operator(service, request)
     if refusal is not None:
         raise refusal
     if request.url.path == "/admin/reload":

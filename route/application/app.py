@@ -284,7 +284,7 @@ async def _ready(service: Service, request: Request) -> Response:
         state["limits"] = shared.fault is None
     if journal is not None:
         state["waiting_votes"] = journal.waiting
-    if why_not_operator(service, request) is None:
+    if await why_not_operator(service, request) is None:
         state["blocked"] = sorted(blocked)
         if service.scorer.trouble:
             state["trouble"] = service.scorer.trouble
@@ -295,7 +295,7 @@ async def _ready(service: Service, request: Request) -> Response:
 
 async def _metrics(service: Service, request: Request) -> Response:
     """Answer an operator with the metrics, which name models, keys and what they spend."""
-    refusal = why_not_operator(service, request)
+    refusal = await why_not_operator(service, request)
     if refusal is not None:
         raise refusal
     service.observe()

@@ -7,7 +7,6 @@ server-sent events.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from p2l.common.access import matches
+from p2l.common.access import TooManyKeysError
 from p2l.common.errors import InputError, P2LError
 from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset
 from p2l.common.prompts import familiarity_note
@@ -38,7 +37,6 @@ _FORM_SECONDS = 10.0
 _MOST_FIELDS = 50
 # Of one stream of events, which the page opens anew at once: a router that is told to stop waits for open streams.
 _STREAM_SECONDS = 12.0
-_WRONG_KEY_SECONDS = 0.5  # so that keys cannot be tried fast
 _STEPS = 100  # of the budget slider
 _NUMBERS = ("spend_per_day", "requests_per_minute", "tokens_per_minute", "votes_per_day", "budget_usd")
 _LISTED = 200  # keys to choose from; of more the name is typed
@@ -74,27 +72,32 @@ class Console:
     @property
     def sessions(self) -> Sessions:
         """Return the sessions of the present admin key: with another key all end."""
-        return Sessions(f"{self.service.settings.page_secret}:{self.service.config.admin_key}", "p2l_console")
+        secret = f"{self.service.settings.page_secret}:{self.service.config.admin_key}"
+        return Sessions(secret, "p2l_console", ended=self.service.ended_sessions)
 
     async def sign_in(self, request: Request) -> Response:
         """Start a session for the admin key."""
         digest = self.service.config.admin_key
         key = dict(await _fields(request)).get("key", "").strip()
-        if digest is None or not is_same_origin(request) or not matches(key, digest):
-            await asyncio.sleep(_WRONG_KEY_SECONDS)
+        if digest is None or not is_same_origin(request):
             return self.closed(request, "This is not the key.")
+        try:
+            if not await self.service.key_judge.is_right(key, digest, request.client and request.client.host):
+                return self.closed(request, "This is not the key.")
+        except TooManyKeysError as error:
+            return self.closed(request, str(error).capitalize() + ".", status=429)
         response = RedirectResponse("/console", 303)
         self.sessions.start(request, response)
         return response
 
-    def closed(self, request: Request, problem: str = "") -> Response:
+    def closed(self, request: Request, problem: str = "", *, status: int = 403) -> Response:
         """Respond with the form for the key."""
         has_key = self.service.config.admin_key is not None
         note = "It is admin_key of the router's configuration."
         return page(
             request,
             "p2l.common.pages/sign_in.html",
-            status=403,
+            status=status,
             title="Router console",
             action="/console/session",
             label="Admin key",
@@ -248,7 +251,7 @@ async def _done(console: Console, request: Request, work: Callable[[], Awaitable
     return await _page(console, request, done=text or outcome.get("text", ""), new_key=outcome.get("key"))
 
 
-async def _sign_out(console: Console, _: Request) -> Response:
+async def _sign_out(console: Console, request: Request) -> Response:
     response = RedirectResponse("/console", 303)
-    console.sessions.end(response)
+    console.sessions.end(request, response)
     return response

@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 from starlette.datastructures import Headers
 
+from p2l.common.access import KeyJudge
 from p2l.common.config import line_of
 from p2l.common.errors import ConfigError
+from p2l.common.pages import EndedSessions
 from route.application.settings import FALLBACKS, Settings
 from route.config import RouterConfig
 from route.keep.average_leaderboard import Average
@@ -45,7 +47,7 @@ from route.send.fleet import Fleet, make_fleet
 
 _PARTS_KEPT = (
     *("started", "metrics", "recent", "scorer", "tracing", "database", "peers", "counts", "ledger", "keys"),
-    *("finishing", "feedback", "sticky", "average", "responses"),
+    *("finishing", "feedback", "sticky", "average", "responses", "key_judge", "ended_sessions"),
 )
 """Parts that outlive a configuration."""
 
@@ -99,6 +101,8 @@ class Service:
             path=settings.router_model_name,
             on_models=self.limit_to,
         )
+        self.key_judge = KeyJudge("operators", LOGGER)
+        self.ended_sessions = EndedSessions(None if settings.peers is None else Path(settings.peers))
         self.tracing = None if settings.traces is None else Tracing(settings.traces, prompts=settings.trace_prompts)
         self.database: Database = open_database(settings.database or config.database)
         self.peers = Peers(None if settings.peers is None else Path(settings.peers))

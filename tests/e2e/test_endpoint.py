@@ -74,11 +74,11 @@ def test_half_open_connections_of_one_peer_end_and_refuse_nobody_else(folder: Pa
 
 
 def test_workers_share_a_port_and_follow_a_reload(folder: Path, other_folder: Path) -> None:
-    flags = ("--workers", "2", "--admin-key", "admin", "--host", "127.0.0.1")
+    flags = ("--workers", "2", "--admin-key", "the-admin-key", "--host", "127.0.0.1")
     with endpoint("-m", folder, *flags) as (url, process):
         first = httpx2.get(f"{url}/info", timeout=60).json()
         changed = httpx2.post(
-            f"{url}/reload", json={"model_path": str(other_folder)}, headers={"api-key": "admin"}, timeout=120
+            f"{url}/reload", json={"model_path": str(other_folder)}, headers={"api-key": "the-admin-key"}, timeout=120
         )
         assert changed.json()["workers"] == 2
         assert changed.json()["revision"] != first["revision"]

@@ -69,7 +69,7 @@ class Service:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("endpoint")
-    flags = ("--no-cuda", "--api-key", "k", "--admin-key", "admin", "--deadline", "2", *LIMITS)
+    flags = ("--no-cuda", "--api-key", "k", "--admin-key", "the-admin-key", "--deadline", "2", *LIMITS)
     log = folder / "log"
     with serving("p2l.endpoint", "-m", make_model(folder, seed=1), *flags, probe="/health", log=log) as (url, process):
         bodies = {b"/predict": PROMPT, b"/leaderboard": PROMPT, b"/health": b"", b"/models": b""}

@@ -18,11 +18,12 @@ from p2l.common.pages.responses import (
     send,
     send_asset,
 )
-from p2l.common.pages.sessions import Sessions, is_same_origin
+from p2l.common.pages.sessions import EndedSessions, Sessions, is_same_origin
 from p2l.common.report.drawing import Dot, frontier_svg, interval_svg, line_svg, share_svg
 
 __all__ = [
     "Dot",
+    "EndedSessions",
     "Sessions",
     "asset_content",
     "asset_url",

@@ -1,8 +1,9 @@
-"""Sessions of a browser that has brought the key once: a signed cookie that says until when, and nothing else.
+"""Sessions of a browser that has brought the key once: a signed cookie that says until when.
 
 A browser cannot send a key in a header when it opens a page. So the page asks for the key, compares it with the digest
 that the service knows, and sets a cookie: the time at which it ends, and a signature under a random secret that the
-workers of one service share and that a restart forgets.
+workers of one service share and that a restart forgets. Sessions that were signed out before their time are remembered
+until then, in a folder that the workers share.
 """
 
 from __future__ import annotations
@@ -12,19 +13,60 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 _SESSION_SECONDS = 12 * 3600
+_ENDED = ".ended"
+
+
+class EndedSessions:
+    """The sessions that were signed out, each until it would have ended by itself."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Keep them as names of files in `folder`, which the workers of a service share; None: in memory."""
+        self._folder = folder
+        self._names: set[str] = set()
+
+    def add(self, text: str, now: float) -> None:
+        """End the session of a cookie's text, which begins with its time; forget those whose time is over."""
+        name = _name_of(text)
+        if self._folder is None:
+            self._names = {each for each in self._names if _end_of(each) > now} | {name}
+            return
+        for path in self._folder.glob(f"*{_ENDED}"):
+            if _end_of(path.name) <= now:
+                path.unlink(missing_ok=True)
+        (self._folder / name).touch()
+
+    def has(self, text: str) -> bool:
+        """Return whether a session was signed out."""
+        return _name_of(text) in self._names if self._folder is None else (self._folder / _name_of(text)).exists()
+
+
+def _name_of(text: str) -> str:
+    return f"{_end_of(text)}-{hashlib.sha256(text.encode()).hexdigest()[:32]}{_ENDED}"
+
+
+def _end_of(text: str) -> int:
+    return int(text.partition(".")[0].partition("-")[0])
 
 
 class Sessions:
     """Starts, recognises and ends the sessions of one kind of page."""
 
-    def __init__(self, secret: str, name: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        secret: str,
+        name: str,
+        clock: Callable[[], float] = time.time,
+        ended: EndedSessions | None = None,
+    ) -> None:
         """Sign with `secret` (`new_key`); `name` is that of the cookie, and tells kinds of sessions apart."""
+        self._ended = ended or EndedSessions()
         self._secret = hashlib.sha256(f"{name}:{secret}".encode()).digest()
         self._name = name
         self._clock = clock
@@ -43,8 +85,10 @@ class Sessions:
             secure=request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https",
         )
 
-    def end(self, response: Response) -> None:
-        """Remove the cookie."""
+    def end(self, request: Request, response: Response) -> None:
+        """End the session of a request, wherever its cookie was copied to, and remove the cookie."""
+        if self.has(request):
+            self._ended.add(self._text_of(request), self._clock())
         response.delete_cookie(self._name, httponly=True, samesite="strict")
 
     def has(self, request: Request) -> bool:
@@ -52,7 +96,10 @@ class Sessions:
         text, _, signature = request.cookies.get(self._name, "").rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._signature(text).encode()):
             return False
-        return int(text.partition(".")[0]) > self._clock()
+        return _end_of(text) > self._clock() and not self._ended.has(text)
+
+    def _text_of(self, request: Request) -> str:
+        return request.cookies.get(self._name, "").rpartition(".")[0]
 
     def _signature(self, text: str) -> str:
         return hmac.new(self._secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()

@@ -188,6 +188,30 @@ def test_a_slow_body_is_left_to_the_service() -> None:
         assert answered(client)
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nhost: here\r\nhost: there\r\n",
+        b"GET / HTTP/1.1\r\nhost: here\r\nHost: here\r\n",
+        b"GET / HTTP/1.0\r\nhost: here\r\nhost: there\r\n",
+        b"GET / HTTP/1.1\r\nhost: here there\r\n",
+        b"GET / HTTP/1.1\r\nhost: me@there/\r\n",
+    ],
+)
+def test_a_request_has_one_host(head: bytes) -> None:
+    with served(PATIENT) as connect:
+        assert received(connect(head + b"\r\n")).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nhost:\r\n", b"GET / HTTP/1.1\r\nhost: [::1]:80\r\n"]
+)
+def test_a_host_may_be_empty_or_an_address_and_old_requests_have_none(head: bytes) -> None:
+    with served(PATIENT) as connect:
+        assert answered(connect(head + b"\r\n"))
+
+
 @pytest.mark.parametrize("header", [b"x-many: 1\r\n" * 200, b"x-large: " + b"a" * 200_000 + b"\r\n"])
 def test_more_headers_than_a_request_needs_are_refused(header: bytes) -> None:
     with served(PATIENT) as connect:

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
@@ -43,6 +45,8 @@ def test_folders_and_lists_that_cannot_be_used_are_named(tmp_path):
     for text, message in (
         ('{"a": 1}', "must be a JSON list"),
         ('["a", "b", "a"]', "names 'a' twice"),
+        # Looked for by comparing each with all before it, this takes the better part of a minute.
+        (json.dumps([*(f"model-{number}" for number in range(60_000)), "model-59999"]), "names 'model-59999' twice"),
         ("[", "as JSON"),
     ):
         file.write_text(text)

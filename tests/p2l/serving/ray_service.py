@@ -52,7 +52,7 @@ def service_on_ray(folder: Path, published: Path, workers: int, *more: str | Pat
     shutil.copytree(folder, published / "first")
     flags = ["--watch", published, *more, "--no-cuda", "--dtype", "float32"]
     flags += ["--host", "127.0.0.1", "--ray", "--workers", str(workers), "--cache-size", "0", "--score-cache", REDIS]
-    keys = {"P2L_API_KEY": "a key", "P2L_ADMIN_KEY": "admin"}
+    keys = {"P2L_API_KEY": "a key", "P2L_ADMIN_KEY": "the-admin-key"}
     # Ray starts its own processes with the Python that it is started with, and knows them by their ids.
     with serving("p2l.endpoint", *flags, probe="/health", python=sys.executable, **keys) as (url, process):
         yield Service(url, process, published, workers)

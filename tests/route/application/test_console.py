@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from p2l.common.pages import Dot, frontier_svg
+from p2l.common.pages import Dot, EndedSessions, frontier_svg
 from route.application.feed import Feed
 from route.application.views import budgets, frontier_of_the_hour, reasons
 from route.observability.logs import RequestRecord
@@ -61,6 +61,44 @@ def test_nothing_is_shown_or_changed_without_a_session_of_the_admin_key(tmp_path
         assert len(router.service.ledger.names) == 1
 
     run(tmp_path, check, admin_key=ADMIN, database="router.sqlite")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_sign_out_ends_the_session_wherever_its_cookie_is(tmp_path: Path, shared: bool) -> None:
+    folder = tmp_path / "control"
+    folder.mkdir()
+
+    async def check(router: Running) -> None:
+        mine, theirs = await session(router), await session(router)
+        assert (await post(router, "/console/sign-out", {}, OWN | mine))[0] == 303
+        for path in ("/console", "/console/events"):
+            async with router.http.get(f"{router.url}{path}", headers=mine) as answer:
+                assert answer.status == 403
+        async with router.http.get(f"{router.url}/console", headers=theirs) as answer:
+            assert answer.status == 200
+        if shared:  # another worker knows it at once
+            service = router.service
+            service.ended_sessions = EndedSessions(folder)
+            async with router.http.get(f"{router.url}/console", headers=mine) as answer:
+                assert answer.status == 403
+
+    run(tmp_path, check, admin_key=ADMIN, settings={"peers": str(folder)} if shared else {})
+
+
+def test_wrong_keys_are_judged_one_at_a_time_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2l.common.access._FIRST_PAUSE_SECONDS", 0.05)
+
+    async def check(router: Running) -> None:
+        tries = [post(router, "/console/session", {"key": f"guess-{number}"}) for number in range(20)]
+        statuses = [status for status, _ in await asyncio.gather(*tries)]
+        assert statuses.count(429) >= 16
+        assert (await post(router, "/console/session", {"key": ADMIN}))[0] == 303
+
+    run(tmp_path, check, admin_key=ADMIN)
+    assert "wrong key for operators from 127.0.0.1, 1 in a row" in caplog.text
+    assert "guess-" not in caplog.text
 
 
 def test_a_session_changes_nothing_for_another_site_and_opens_no_route_of_programs(tmp_path: Path) -> None:

@@ -87,14 +87,14 @@ def test_a_proxy_that_says_nothing_of_itself_speaks_an_old_protocol(tmp_path: Pa
 def test_an_admin_key_that_clients_have_too_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "router.yaml"
     models = "model_configs: {ant: {name: ant, type: mock, cost: 1}}\n"
-    path.write_text(f"{models}admin_key: same-secret\nkeys: [{{key: same-secret}}]\n")
+    path.write_text(f"{models}admin_key: one-secret-for-all\nkeys: [{{key: one-secret-for-all}}]\n")
     with pytest.raises(ConfigError, match=r"keys.0.key.*admin_key") as caught:
         load_config(path)
-    assert "same-secret" not in str(caught.value)
-    path.write_text(f"{models}admin_key: [same-secret]\n")
+    assert "one-secret-for-all" not in str(caught.value)
+    path.write_text(f"{models}admin_key: [one-secret-for-all]\n")
     with pytest.raises(ConfigError, match="admin_key") as caught:
         load_config(path)
-    assert "same-secret" not in str(caught.value)
+    assert "one-secret-for-all" not in str(caught.value)
 
 
 def test_a_key_of_some_models_is_told_of_no_other(tmp_path: Path) -> None:
@@ -190,3 +190,38 @@ def test_the_fault_of_a_provider_is_told_without_its_host() -> None:
 def test_a_provider_that_asks_for_a_pause_without_end_is_no_failure(seconds: float, told: str) -> None:
     response = of_fault(ProviderError(Fault.RATE_LIMIT, "later", retry_after=seconds), "m").response()
     assert (response.status_code, response.headers["retry-after"]) == (429, told)
+
+
+@pytest.mark.parametrize(
+    "key", ["x", "eleven-long", "aaaaaaaaaaaaaaaa", "passwordpassword", "123456789012345678", "abcabcabcabc"]
+)
+def test_an_admin_key_that_can_be_guessed_is_refused_and_not_repeated(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "router.yaml"
+    path.write_text(f"model_configs: {{ant: {{name: ant, type: mock, cost: 1}}}}\nadmin_key: '{key}'\n")
+    with pytest.raises(ConfigError, match=r"admin_key'?: (has|repeats).*write a random one") as caught:
+        load_config(path)
+    assert len(key) == 1 or key not in str(caught.value)
+
+
+def test_wrong_admin_keys_are_slowed_and_logged_and_a_clients_key_is_no_guess(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2l.common.access._FIRST_PAUSE_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with a_router(tmp_path, admin_key="of-operators") as router:
+            for _ in range(4):
+                assert (await get(router, "/admin/keys", authorization="Bearer test-key"))[0] == 403
+            assert "wrong key" not in caplog.text
+            tries = [get(router, path, authorization="Bearer a-guess") for path in ("/admin/keys", "/metrics") * 5]
+            statuses = [status for status, _ in await asyncio.gather(*tries)]
+            # One at a time, three that wait, and the rest are not even judged.
+            assert statuses.count(403) <= 4
+            assert statuses.count(429) >= 6
+            assert (await get(router, "/metrics", **ADMIN))[0] == 200
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records if "wrong key" in record.getMessage()]
+    assert lines[0] == "wrong key for operators from 127.0.0.1, 1 in a row"
+    assert 1 <= len(lines) <= 4
+    assert "a-guess" not in caplog.text
