@@ -360,6 +360,8 @@ class RouterConfig(_Section):
     store_prompts: bool = False
     store_responses: bool = True
     """Whether responses of the Responses API are kept in the database, for 30 days."""
+    responses_mb_per_key: _Above = 256.0
+    """Space that the stored responses of one key may take; the oldest leave first."""
     cors_origins: list[str] = Field(default_factory=list)
     """Origins whose pages may call the router from a browser; `*` for all."""
     database: str | None = Field(default=None, min_length=1, repr=False)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _TABLES = {
     "usage": "day, model, key, answers, measured, prompt_tokens, completion_tokens, cost",
     "spend": "day, key, cost, flush",
-    "answers": "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt",
+    "answers": "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, stored",
     "votes": "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, "
     "verdict, voted",
     "conversations": "conversation, model, time",
     "averages": "revision, prompts, coefs",
     "keys": "name, digest, limits, created, revoked",
-    "responses": "id, key, time, previous, response, items",
+    "responses": "id, key, time, previous, response, items, size",
 }
 """Columns by table, as both databases have them; rows in the order in which they were written."""
 _ROWS_AT_ONCE = 1000

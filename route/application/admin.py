@@ -16,9 +16,11 @@ from p2l.common.errors import ConfigError, InputError
 from route.application.live import Live, Reloaded
 from route.application.service import Service
 from route.keep.database import DatabaseError
+from route.keep.journal import JournalError
 from route.keep.ledger import Refusal, team_account
 from route.keep.stored_keys import KeyTakenError, StoredKey, UnknownKeyError, limit_key, revoke_key, stored_keys
 from route.manage_keys import checked_limits, checked_name
+from route.observability.logs import LOGGER
 from route.providers.base import JSON
 from route.request.api_errors import ApiError
 from route.request.chat import key_of, parse_object, read_body
@@ -63,6 +65,8 @@ async def operate(live: Live, request: Request) -> Response:
         raise refusal
     if request.url.path == "/admin/reload":
         return JSONResponse({"object": "route.reload", **asdict(await reload_now(live))})
+    if request.url.path == "/admin/votes":
+        return JSONResponse(await _waiting_votes(service, is_discarded=method == "DELETE"))
     if method in ("GET", "HEAD"):
         return JSONResponse(await keys_of(service))
     if method == "DELETE":
@@ -79,6 +83,23 @@ async def reload_now(live: Live) -> Reloaded:
         return await live.reload()
     except ConfigError as error:
         raise ApiError(400, "invalid_configuration", f"the old configuration stays: {error}") from error
+
+
+async def _waiting_votes(service: Service, *, is_discarded: bool) -> JSON:
+    """Return the votes that wait in this router's journal, by key, after discarding them where that is asked for."""
+    journal = service.feedback.journal
+    if journal is None:
+        return {"object": "route.waiting_votes", "waiting": 0, "by_key": {}, "discarded": 0}
+    try:
+        discarded = await journal.discard() if is_discarded else 0
+        by_key = await journal.waiting_by_key()
+    except JournalError as error:
+        text = f"the journal cannot be read or written: {error}"
+        raise ApiError(503, "journal_unavailable", text, retry_after=1.0) from error
+    if discarded:
+        LOGGER.warning("an operator discarded %d votes that waited", discarded)
+    waiting = sum(by_key.values())
+    return {"object": "route.waiting_votes", "waiting": waiting, "by_key": by_key, "discarded": discarded}
 
 
 async def keys_of(service: Service) -> JSON:

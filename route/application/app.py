@@ -175,6 +175,8 @@ def _routes(live: Live) -> list[Route]:
         plain("/metrics", _metrics, "GET"),
         plain("/openapi.json", _openapi, "GET"),
         operation("/admin/reload", operate, "POST"),
+        operation("/admin/votes", operate, "GET"),
+        operation("/admin/votes", operate, "DELETE"),
         operation("/admin/keys", operate, "GET"),
         operation("/admin/keys", operate, "POST"),
         operation("/admin/keys/{name}", operate, "PATCH"),

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -191,8 +190,12 @@ class _Battle:
     arena: Arena
     service: Service
     prompt: str
-    answer: Answer = field(default_factory=lambda: Answer(f"req-{secrets.token_hex(12)}"))
+    answer: Answer = field(init=False)
     queue: asyncio.Queue[tuple[str, str] | None] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        """Begin a request."""
+        self.answer = Answer(self.service.feedback.ids.new())
 
     async def events(self) -> AsyncGenerator[tuple[str, str], None]:
         """Yield pieces of answers by side, `0` or `1`, and in the end `done` with the id to vote on.

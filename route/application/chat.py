@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ class ChatEndpoint:
         """Answer one request."""
         # A reload puts another service in place; this request keeps the one that it began with.
         service, headers = self.live.service, Headers(scope=scope)
-        answer = Answer(f"req-{secrets.token_hex(12)}")
+        answer = Answer(service.feedback.ids.new())
         if service.tracing is not None:
             answer.trace = service.tracing.begin(scope["path"], answer.request_id, headers)
         reply = _Reply(send, self.dialect())

@@ -122,7 +122,11 @@ class Service:
         self.feedback = Feedback(self.database, store_prompts=config.store_prompts, journal=journal)
         self.sticky = Sticky(self.database)
         self.average = Average(self.database)
-        self.responses = ResponseStore(self.database, enabled=config.database is not None and config.store_responses)
+        self.responses = ResponseStore(
+            self.database,
+            enabled=config.database is not None and config.store_responses,
+            most_mb=config.responses_mb_per_key,
+        )
 
     def take_over(self, before: Service) -> None:
         """Let the parts that outlive a configuration follow this one; nothing of it can fail."""
@@ -133,6 +137,7 @@ class Service:
         self.ledger.replace_keys(key_records(config, self.settings), teams)
         self.feedback.store_prompts = config.store_prompts
         self.responses.enabled = config.database is not None and config.store_responses
+        self.responses.most_mb = config.responses_mb_per_key
         self.scorer.on_models = self.limit_to
 
     def _share(self) -> None:
@@ -218,6 +223,7 @@ class Service:
         self.metrics.database.set(self.database.fault is None)
         self.metrics.limits.set(self.ledger.shared is None or self.ledger.shared.fault is None)
         self.metrics.waiting_votes.set(0 if self.feedback.journal is None else self.feedback.journal.waiting)
+        self.metrics.evicted_responses.set(self.responses.evicted)
         for deployment in self.fleet.deployments:
             state = ("closed", "half_open", "open").index(deployment.breaker.state)
             self.metrics.breakers.labels(deployment.name, deployment.label).set(state)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -32,7 +33,7 @@ from urllib.parse import unquote, urlsplit
 # | spend | what a key, or all keys of a team (`team:NAME`), spent on one day |
 # | leases | what a worker may spend of a key's or a team's day, beyond what is in `spend`, until it expires |
 # | arrivals | the requests of a key in one second, of the last minute |
-# | answers | an answer of the last day, as it was shown |
+# | answers | an answer of the last day, as it was shown; one of an outage is kept for a day after it was `stored` |
 # | votes | an answer that was voted on |
 # | voters | the only one: the secret from which exports make pseudonyms of keys |
 # | conversations | the model that answered a conversation last |
@@ -46,6 +47,8 @@ from urllib.parse import unquote, urlsplit
 T = TypeVar("T")
 FLUSH_SECONDS = 0.1
 """How long events wait in memory."""
+LEASE_SECONDS = 30.0
+"""How long a worker that no longer writes keeps what it has leased of a key's day."""
 _LOGGER = logging.getLogger("route")
 
 
@@ -159,6 +162,8 @@ class Database(ABC):
         self._ticking: asyncio.Task[None] | None = None
         self._doubt: _Batches | None = None
         """The batches of a flush of which nobody knows whether it was written."""
+        self._written_at = time.monotonic()
+        self._returned_at, self._left_at = -math.inf, 0.0
         self._state: Any = None
         """The last row of `state_query`."""
 
@@ -192,6 +197,13 @@ class Database(ABC):
         """Run `work`, which changes nothing, in a thread; it waits for no other worker."""
         return await self._in_thread(lambda: self._reading(work))
 
+    def room(self) -> int | None:
+        """Return the bytes of its disk that large texts may still take, where the disk is this machine's.
+
+        The rest is a reserve for votes and accounts.
+        """
+        return None
+
     async def flush(self) -> bool:
         """Write what has gathered; return whether it is on the disk."""
         return await asyncio.shield(self._flush())  # a cancelled caller must not lose a batch that was taken
@@ -221,7 +233,23 @@ class Database(ABC):
                 await asyncio.wait_for(self._stop.wait(), self.flush_seconds)
             await self.flush()
 
+    @property
+    def lost_seconds(self) -> float:
+        """Return the seconds since the last write before an outage that lasts or has just ended; else 0.
+
+        What expires in the database expires by clocks that go on while nobody can renew it.
+        """
+        now = time.monotonic()
+        if self.fault:
+            return now - self._written_at
+        return now - self._left_at if now - self._returned_at < LEASE_SECONDS else 0.0
+
     def _notice(self, fault: str | None) -> None:
+        now = time.monotonic()
+        if self.fault and not fault:
+            self._returned_at, self._left_at = now, self._written_at
+        if not fault:
+            self._written_at = now
         if fault and not self.fault:
             _LOGGER.error("the database cannot be written, accounts stay in memory: %s", fault)
         if self.fault and not fault:

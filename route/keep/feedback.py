@@ -1,26 +1,29 @@
 """Feedback: the answers that were shown, and the votes on them.
 
-An answer is kept for a day; a vote on it names its request. A request with `compare: true` shows the answers of two
-models, and a vote on it is a vote of P2L's schema: `p2l export-votes` writes those. Thumbs on a single answer are kept
-too, but compare nothing, so they cannot be trained on. Prompts are kept only with `store_prompts: true`, and without a
-vote they are gone after the day.
+An answer is kept for a day after it was written; a vote on it names its request, by an identifier that is signed. A
+request with `compare: true` shows the answers of two models, and a vote on it is a vote of P2L's schema: `p2l
+export-votes` writes those. Thumbs on a single answer are kept too, but compare nothing, so they cannot be trained on.
+Prompts are kept only with `store_prompts: true`, and without a vote they are gone after the day.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from p2l.common.errors import InputError
 from p2l.common.long_texts import dumps
 from route.keep.database import Connection, Database, DatabaseError, WriteBehind
-from route.keep.journal import Entry, Journal, JournalError
+from route.keep.journal import Entry, Journal, JournalError, JournalQuotaError
 from route.keep.ledger import Refusal
 from route.keep.usage import DAY
 
@@ -35,11 +38,13 @@ _MEANING: dict[str, dict[str | int, str]] = {
 }
 _CHOICES = {"thumbs": '"up" or "down"', "better": '0 or 1 (the choice\'s index), "tie" or "both_bad"'}
 _LONGEST_ID = 200
+_ID_PREFIX = "req-"
+_MARK_LETTERS = 16  # of a signature: 64 bits, which nobody guesses over a network
 _ROUNDING = 1e-9  # a sum of probabilities may exceed 1 by as much
 _COME_AGAIN = 5.0  # seconds
 _DELIVERY_SECONDS = 0.5  # between two looks at the journal
-ANSWER_SECONDS = 600.0
-"""Seconds that a vote of the journal waits for its answer, which another router may have in memory."""
+# Between two rounds through votes whose answers nobody has written: each finds nothing, until a router is back.
+_LONGEST_ROUND_SECONDS = 60.0
 _WAITS = (2, 4, 8)
 """Flushes between two looks for an answer that is not there, 1.4 s in all."""
 _LOGGER = logging.getLogger("route")
@@ -47,9 +52,12 @@ _MOST_WAITING = 100_000
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
 COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt"
 """Columns that the tables `answers` and `votes` share."""
-_REPLACED = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", ")[1:])
+_REPLACED = ", ".join(f"{name} = excluded.{name}" for name in (*COLUMNS.split(", ")[1:], "stored"))
+_INSERT = f"INSERT INTO answers ({COLUMNS}, stored) VALUES ({', '.join('?' * 11)}) ON CONFLICT (request_id) DO"
+_IS_KNOWN = "SELECT 1 FROM answers WHERE request_id = ? UNION ALL SELECT 1 FROM votes WHERE request_id = ?"
 _MARKS = ", ".join("?" * 10)
 _UNWRITABLE = Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
+_NO_ANSWER = Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table `answers`, in the order of COLUMNS; the prompt as its turns."""
 
@@ -94,6 +102,30 @@ class StoredVote:
     """Whether it changed an earlier vote on this request."""
     pending: bool = False
     """Whether it waits on this router's disk for the database's server: who answered is not known yet."""
+
+
+class RequestIds:
+    """Identifiers of requests, which say when they were made, and that a router with the same database made them."""
+
+    def __init__(self, secret: bytes, clock: Callable[[], float]) -> None:
+        """Sign with a secret; `clock` returns seconds since 1970."""
+        self._secret = hmac.new(secret, b"request identifiers", hashlib.sha256).digest()
+        self._clock = clock
+
+    def new(self) -> str:
+        """Return a new identifier."""
+        text = f"{_ID_PREFIX}{int(self._clock()):08x}{secrets.token_hex(8)}"
+        return text + self._mark(text)
+
+    def made_at(self, request_id: str) -> float | None:
+        """Return when an identifier was made, in seconds since 1970; None for one that was invented."""
+        text, mark = request_id[:-_MARK_LETTERS], request_id[-_MARK_LETTERS:]
+        if not hmac.compare_digest(mark.encode(), self._mark(text).encode()):
+            return None
+        return float(int(text[len(_ID_PREFIX) :][:8], 16))
+
+    def _mark(self, text: str) -> str:
+        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()[:_MARK_LETTERS]
 
 
 class NoVoteError(InputError):
@@ -145,6 +177,8 @@ class Feedback(WriteBehind):
         self._journaled: set[str] = set()  # answers that are in the journal already
         self._tasks: set[asyncio.Task[None]] = set()
         self.store_prompts = store_prompts
+        self.ids = RequestIds(secrets.token_bytes(32), clock)
+        """Identifiers of requests; from the start with the secret of the database."""
         self._trial: asyncio.Future[Any] | None = None
         self._gathered: list[_Row] = []
 
@@ -178,7 +212,8 @@ class Feedback(WriteBehind):
             if not await self._database.flush():  # the answer may be among what could not be written
                 return await self._keep_for_later(vote, key, most)
             stored = await self._store(vote, key, most)
-            for flushes in _WAITS:  # another worker may be about to write the answer, later where much is to be done
+            waits = _WAITS if self.ids.made_at(vote.request_id) is not None else ()  # nobody writes an invented one
+            for flushes in waits:  # another worker may be about to write the answer, later where much is to be done
                 if not isinstance(stored, Refusal) or stored.status != 404:
                     break
                 await asyncio.sleep(flushes * self._database.flush_seconds)
@@ -199,13 +234,19 @@ class Feedback(WriteBehind):
         """Store a vote in the journal; what can be checked without the database is."""
         if self.journal is None:
             return _UNWRITABLE
+        now, made_at = self._clock(), self.ids.made_at(vote.request_id)
         row = next((row for row in reversed(self._gathered) if row[0] == vote.request_id), None)
-        refusal = None if row is None else _misfit(row, vote, key, self._clock())
+        if row is None and (made_at is None or made_at < now - KEPT_SECONDS):
+            return _NO_ANSWER
+        refusal = None if row is None else _misfit(row, vote, key, now)
         if refusal is not None:
             return refusal
-        entry = [vote.request_id, vote.verdict, key, self._clock(), most]
+        # With its answer, which is else in memory alone until the next flush has failed.
+        answer = None if row is None else lambda: (*row[:-1], _text_of(row[-1]))
         try:
-            await self.journal.add("vote", lambda: [entry])
+            await self.journal.add_vote([vote.request_id, vote.verdict, key, now], answer, most)
+        except JournalQuotaError as error:
+            return Refusal(429, "rate_limit_exceeded", str(error), DAY - now % DAY)
         except JournalError as error:
             _LOGGER.error("a vote cannot be kept in the journal: %s", error)
             return _UNWRITABLE
@@ -213,9 +254,12 @@ class Feedback(WriteBehind):
 
     async def start(self) -> None:
         """Open the journal, and deliver what waits in it from now on."""
+        query = "SELECT secret FROM voters"
+        secret = await self._database.read(lambda connection: connection.execute(query).fetchone()[0])
+        self.ids = RequestIds(bytes(secret), self._clock)
         if self.journal is not None:
             await self.journal.start()
-            self._begin(self._deliver_always())
+            self._begin(self._deliver_always(self.journal))
         await super().start()
 
     async def close(self) -> None:
@@ -232,28 +276,40 @@ class Feedback(WriteBehind):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _deliver_always(self) -> None:
+    async def _deliver_always(self, journal: Journal) -> None:
         """Deliver what waits in the journal, oldest first, whenever the database can be written."""
-        journal = self.journal
-        assert journal is not None
+        # A vote whose answer nobody has written waits for the router that has it in memory, however long that is away:
+        # rounds that deliver nothing become rarer.
+        clock, pause, due, additions = asyncio.get_running_loop().time, 0.0, 0.0, -1
         while True:
-            after = ("", 0)
-            while self._database.fault is None and not journal.is_empty and (entries := await journal.next(after)):
-                after = entries[-1].kind, entries[-1].number
-                try:
-                    refused = await self._database.run(partial(_deliver, entries=entries))
-                except DatabaseError:
-                    break
-                # The answer of a young vote may be missing because the router that gave it is about to write it.
-                since = self._clock() - ANSWER_SECONDS
-                early = {entry.number for entry in refused if entry.row[3] > since}
-                # A kill here delivers the entries once more, which changes nothing.
-                await journal.forget([entry for entry in entries if entry.number not in early])
-                votes = sum(entry.kind == "vote" for entry in entries) - len(refused)
-                if votes or len(refused) > len(early):
-                    fields = {"delivered": votes, "refused": len(refused) - len(early)}
-                    _LOGGER.warning("votes that waited for the database", extra={"fields": fields})
+            if self._database.fault is not None or journal.additions != additions:
+                pause = due = 0.0
+            if self._database.fault is None and not journal.is_empty and clock() >= due:
+                additions = journal.additions
+                pause = 0.0 if await self._deliver_all(journal) else min(2 * pause + 0.5, _LONGEST_ROUND_SECONDS)
+                due = clock() + pause
             await asyncio.sleep(_DELIVERY_SECONDS)
+
+    async def _deliver_all(self, journal: Journal) -> bool:
+        """Deliver what can be; return whether something left the journal."""
+        after, unknown, has_moved = ("", 0), 0, False
+        while self._database.fault is None and (entries := await journal.next(after)):
+            after = entries[-1].kind, entries[-1].number
+            try:
+                delivery = await self._database.run(partial(_deliver, entries=entries, now=self._clock()))
+            except DatabaseError:
+                return has_moved
+            # A kill here delivers the entries once more, which changes nothing.
+            await journal.forget(delivery.stored + delivery.unfit)
+            has_moved = has_moved or bool(delivery.stored or delivery.unfit)
+            unknown += len(delivery.unknown)
+            votes = sum(entry.kind == "vote" for entry in delivery.stored)
+            if votes or delivery.unfit:
+                fields = {"delivered": votes, "refused": len(delivery.unfit)}
+                _LOGGER.warning("votes that waited for the database", extra={"fields": fields})
+        if unknown and has_moved:
+            _LOGGER.warning("%d votes wait for answers that no router has written yet", unknown)
+        return has_moved
 
     async def has_vote(self, request_id: str) -> bool:
         """Return whether there is a vote on a request; raise DatabaseError while the database cannot be read."""
@@ -272,15 +328,14 @@ class Feedback(WriteBehind):
 
     def write(self, connection: Connection, batch: list[_Row]) -> None:
         """See `WriteBehind`."""
-        rows = ((*row[:-1], _text_of(row[-1])) for row in batch)
-        connection.executemany(
-            f"INSERT INTO answers ({COLUMNS}) VALUES ({_MARKS}) ON CONFLICT (request_id) DO UPDATE SET {_REPLACED}",
-            rows,
-        )
+        now = self._clock()
+        rows = ((*row[:-1], _text_of(row[-1]), now) for row in batch)
+        connection.executemany(f"{_INSERT} UPDATE SET {_REPLACED}", rows)
+        # A day after it was written: votes that waited for the database, like the answer, have to find it.
         connection.execute(
-            "DELETE FROM answers WHERE request_id IN "
-            "(SELECT request_id FROM answers WHERE time < ? ORDER BY time LIMIT ?)",
-            (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
+            "DELETE FROM answers WHERE request_id IN (SELECT request_id FROM answers "
+            "WHERE time < ? AND coalesce(stored, time) < ? ORDER BY time LIMIT ?)",
+            (now - KEPT_SECONDS, now - KEPT_SECONDS, _MOST_FORGOTTEN),
         )
 
     def give_back(self, batch: list[_Row]) -> None:
@@ -298,7 +353,7 @@ class Feedback(WriteBehind):
     @staticmethod
     async def _keep_answers(journal: Journal, rows: list[_Row]) -> None:
         with contextlib.suppress(JournalError):  # they are in memory as well
-            await journal.add("answer", lambda: [(*row[:-1], _text_of(row[-1])) for row in rows])
+            await journal.add_answers(lambda: [(*row[:-1], _text_of(row[-1])) for row in rows])
 
 
 def _text_of(turns: Sequence[str] | None) -> str | None:
@@ -307,25 +362,40 @@ def _text_of(turns: Sequence[str] | None) -> str | None:
     return dumps([turn.encode("utf-8", "replace").decode() for turn in turns]) if turns else None
 
 
-def _deliver(connection: Connection, *, entries: Sequence[Entry]) -> list[Entry]:
-    """Store entries of a journal, in a transaction; return the votes that no answer fits."""
-    refused = []
+class _Delivery(NamedTuple):
+    """What became of entries of a journal."""
+
+    stored: list[Entry]
+    unfit: list[Entry]
+    """Votes on an answer of another key, or of another kind than the answer asks for."""
+    unknown: list[Entry]
+    """Votes on answers that are not written yet."""
+
+
+def _deliver(connection: Connection, *, entries: Sequence[Entry], now: float) -> _Delivery:
+    """Store entries of a journal, in a transaction."""
+    delivery = _Delivery([], [], [])
     for entry in entries:
         if entry.kind == "answer":
-            connection.execute(
-                f"INSERT INTO answers ({COLUMNS}) VALUES ({_MARKS}) ON CONFLICT (request_id) DO NOTHING", entry.row
-            )
+            connection.execute(f"{_INSERT} NOTHING", (*entry.row, now))
+            delivery.stored.append(entry)
+            continue
+        request_id, verdict, key, when = entry.row[:4]
+        # How often its key may vote was checked when it voted: what was acknowledged is stored.
+        stored = _store_vote(connection, Vote(request_id, verdict), key, when, None, is_late=True)
+        if not isinstance(stored, Refusal):
+            delivery.stored.append(entry)
+        elif connection.execute(_IS_KNOWN, (request_id, request_id)).fetchone() is None:
+            delivery.unknown.append(entry)
         else:
-            request_id, verdict, key, when, most = entry.row
-            stored = _store_vote(connection, Vote(request_id, verdict), key, when, most, is_late=True)
-            refused += [entry] if isinstance(stored, Refusal) else []
-    return refused
+            delivery.unfit.append(entry)
+    return delivery
 
 
 def _misfit(row: Sequence[Any] | None, vote: Vote, key: str, now: float) -> Refusal | None:
     """Return the refusal of a vote that does not fit the answer, or None."""
     if row is None or row[2] != key or row[1] < now - KEPT_SECONDS:
-        return Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
+        return _NO_ANSWER
     is_pair = row[4] is not None
     if is_pair != (vote.verdict in _OF_TWO):
         advice = "two answers: say which was better" if is_pair else "one answer: give thumbs"

@@ -2,7 +2,8 @@
 
 Each is in the file before its client has an answer, and delivered once the server is back, in one transaction for many:
 what is there already changes nothing, so that a router that is killed in between delivers it again without counting it
-twice. The file is bounded: the oldest answers leave first, and votes are refused when it is full.
+twice. The file is bounded: answers without a vote leave first, the oldest before others; votes are refused where their
+key, or all keys together, have too many, and never forgotten.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.errors import ConfigError
+from route.keep.usage import DAY
 
 T = TypeVar("T")
 _MOST_VOTES = 100_000
+_MOST_VOTES_OF_KEY = 10_000
 _MOST_ANSWERS = 100_000
 _MOST_PROMPT_BYTES = 256 << 20
 # Entries of one transaction: each is a lookup and a row, and votes of clients wait for its lock.
@@ -41,6 +44,10 @@ class JournalError(Exception):
     """The journal is full, or its disk is."""
 
 
+class JournalQuotaError(Exception):
+    """A key has as many votes in the journal as it may; the text is for the client."""
+
+
 class Journal:
     """One file, which several workers of a machine may share; used by one thread of this process."""
 
@@ -51,6 +58,8 @@ class Journal:
         """Votes that wait to be delivered, as far as this worker has seen."""
         self.is_empty = False
         """Whether nothing waits, as far as this worker has seen."""
+        self.additions = 0
+        """Entries that this worker has added."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="route-journal")
         self._connection: sqlite3.Connection | None = None
 
@@ -68,10 +77,37 @@ class Journal:
             self._connection = None
         self._thread.shutdown()
 
-    async def add(self, kind: str, rows: Callable[[], Sequence[Sequence[Any]]]) -> None:
-        """Write rows, which are made in the thread, onto the disk; raise JournalError where there is no room."""
+    async def add_answers(self, rows: Callable[[], Sequence[Sequence[Any]]]) -> None:
+        """Write answers, which are made in the thread, onto the disk; raise JournalError where there is no room.
+
+        An answer's row begins with its request, its time and its key.
+        """
+        await self._change(lambda connection: self._add_answers(connection, rows()))
+
+    async def add_vote(
+        self, vote: Sequence[Any], answer: Callable[[], Sequence[Any]] | None = None, most: int | None = None
+    ) -> None:
+        """Write a vote onto the disk, in place of an earlier one on its request, with its answer where that is known.
+
+        A vote's row is its request, the verdict, the key and the time. Raise JournalQuotaError where its key has voted
+        `most` times on this day or has too many votes that wait, JournalError where there is no room.
+        """
+        await self._change(lambda connection: self._add_vote(connection, vote, answer, most))
+
+    async def waiting_by_key(self) -> dict[str, int]:
+        """Return how many votes of each key wait."""
+        query = "SELECT key, count(*) FROM entries WHERE kind = 'vote' GROUP BY key ORDER BY key"
+        return dict(await self._change(lambda connection: connection.execute(query).fetchall()))
+
+    async def discard(self) -> int:
+        """Remove all votes that wait, as an administrator may; return how many."""
+        query = "DELETE FROM entries WHERE kind = 'vote'"
+        return await self._change(lambda connection: connection.execute(query).rowcount)
+
+    async def _change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction, in the thread; raise JournalError if it cannot be written."""
         try:
-            await self._in_thread(lambda: self._add(kind, rows()))
+            return await self._in_thread(lambda: self._transaction(work))
         except sqlite3.Error as error:
             raise JournalError(str(error)) from error
 
@@ -105,6 +141,12 @@ class Journal:
             "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, "
             "row TEXT NOT NULL)"
         )
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(entries)")}
+        for number, name in ((0, "request_id"), (2, "key")):  # files of earlier versions have them in the rows alone
+            if name not in columns:
+                connection.execute(f"ALTER TABLE entries ADD COLUMN {name} TEXT")
+                connection.execute(f"UPDATE entries SET {name} = json_extract(row, '$[{number}]')")
+            connection.execute(f"CREATE INDEX IF NOT EXISTS entries_{name} ON entries (kind, {name})")
         self._count()
 
     def _count(self) -> None:
@@ -113,32 +155,66 @@ class Journal:
         self.waiting = self._connection.execute(query).fetchone()[0]
         self.is_empty = self._connection.execute("SELECT 1 FROM entries LIMIT 1").fetchone() is None
 
-    def _add(self, kind: str, rows: Sequence[Sequence[Any]]) -> None:
+    def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._connection
         assert connection is not None
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if kind == "vote":
-                self._count()
-                if self.waiting + len(rows) > _MOST_VOTES:
-                    raise sqlite3.OperationalError(f"it holds {_MOST_VOTES:,} votes already")
-            texts = [(kind, json.dumps(row)) for row in rows]
-            connection.executemany("INSERT INTO entries (kind, row) VALUES (?, ?)", texts)
-            if kind == "answer":
-                query = "SELECT count(*), coalesce(sum(length(row)), 0) FROM entries WHERE kind = 'answer'"
-                count, size = connection.execute(query).fetchone()
-                if count > _MOST_ANSWERS or size > _MOST_PROMPT_BYTES:
-                    # Half of them at once, the oldest: to make room for one answer at a time would cost as much each.
-                    connection.execute(
-                        "DELETE FROM entries WHERE number IN "
-                        "(SELECT number FROM entries WHERE kind = 'answer' ORDER BY number LIMIT ?)",
-                        (max(1, count // 2),),
-                    )
+            outcome = work(connection)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
         self._count()
+        return outcome
+
+    def _add_answers(self, connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        self._insert(connection, "answer", rows)
+        query = "SELECT count(*), coalesce(sum(length(row)), 0) FROM entries WHERE kind = 'answer'"
+        count, size = connection.execute(query).fetchone()
+        if count > _MOST_ANSWERS or size > _MOST_PROMPT_BYTES:
+            # Half of them at once: to make room for one answer at a time would cost as much each.
+            connection.execute(
+                "DELETE FROM entries WHERE number IN (SELECT number FROM entries AS answers WHERE kind = 'answer' "
+                "AND NOT EXISTS (SELECT 1 FROM entries WHERE kind = 'vote' AND request_id = answers.request_id) "
+                "ORDER BY number LIMIT ?)",
+                (max(1, count // 2),),
+            )
+            [left] = connection.execute(query.replace("count(*), ", "")).fetchone()
+            if left > _MOST_PROMPT_BYTES:
+                raise sqlite3.OperationalError(f"its answers that were voted on have over {_MOST_PROMPT_BYTES:,} bytes")
+
+    def _add_vote(
+        self,
+        connection: sqlite3.Connection,
+        vote: Sequence[Any],
+        answer: Callable[[], Sequence[Any]] | None,
+        most: int | None,
+    ) -> None:
+        request_id, _, key, when = vote
+        same = "kind = 'vote' AND request_id = ? AND key = ?"
+        if not connection.execute(f"DELETE FROM entries WHERE {same}", (request_id, key)).rowcount:
+            [in_all] = connection.execute("SELECT count(*) FROM entries WHERE kind = 'vote'").fetchone()
+            if in_all >= _MOST_VOTES:
+                raise sqlite3.OperationalError(f"it holds {_MOST_VOTES:,} votes already")
+            of_key = "SELECT count(*) FROM entries WHERE kind = 'vote' AND key = ?"
+            if connection.execute(of_key, (key,)).fetchone()[0] >= _MOST_VOTES_OF_KEY:
+                raise JournalQuotaError(f"this API key has {_MOST_VOTES_OF_KEY:,} votes that wait for the database")
+            today = (key, when - when % DAY)
+            of_today = f"{of_key} AND json_extract(row, '$[3]') >= ?"
+            if most is not None and connection.execute(of_today, today).fetchone()[0] >= most:
+                raise JournalQuotaError(f"this API key may vote on {most} answers a day")
+        self._insert(connection, "vote", [vote])
+        is_there = "SELECT 1 FROM entries WHERE kind = 'answer' AND request_id = ?"
+        if answer is not None and connection.execute(is_there, (request_id,)).fetchone() is None:
+            self._insert(connection, "answer", [answer()])
+
+    def _insert(self, connection: sqlite3.Connection, kind: str, rows: Sequence[Sequence[Any]]) -> None:
+        connection.executemany(
+            "INSERT INTO entries (kind, row, request_id, key) VALUES (?, ?, ?, ?)",
+            [(kind, json.dumps(row), row[0], row[2]) for row in rows],
+        )
+        self.additions += len(rows)
 
     def _next(self, after: tuple[str, int]) -> list[Entry]:
         assert self._connection is not None
@@ -149,8 +225,5 @@ class Journal:
         return [Entry(number, kind, json.loads(row)) for number, kind, row in rows]
 
     def _forget(self, numbers: Sequence[int]) -> None:
-        assert self._connection is not None
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany("DELETE FROM entries WHERE number = ?", [(number,) for number in numbers])
-        self._connection.execute("COMMIT")
-        self._count()
+        rows = [(number,) for number in numbers]
+        self._transaction(lambda connection: connection.executemany("DELETE FROM entries WHERE number = ?", rows))

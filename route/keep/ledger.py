@@ -365,7 +365,13 @@ class Ledger(WriteBehind):
                         return Lease(0.0, self._spent.get(place, 0.0), math.inf)
                 lease = await self._database.run(
                     lambda connection: draw_lease(
-                        connection, self._worker, place, limit=new.limit, need=need, now=self._clock()
+                        connection,
+                        self._worker,
+                        place,
+                        limit=new.limit,
+                        need=need,
+                        now=self._clock(),
+                        lost_seconds=self._database.lost_seconds,
                     )
                 )
                 if shared is not None:
@@ -472,7 +478,8 @@ class Ledger(WriteBehind):
             write_sums(connection, batch, now=self._clock())
         if batch.leases or batch.renew:
             if self.shared is None or self.shared.fault is not None:
-                shrink_leases(connection, self._worker, batch.leases, now=self._clock())
+                lost = self._database.lost_seconds
+                shrink_leases(connection, self._worker, batch.leases, now=self._clock(), lost_seconds=lost)
             self._renewed = self._clock()
         return self.read(connection)._replace(released=batch.leases)
 

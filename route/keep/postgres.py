@@ -81,6 +81,12 @@ _MIGRATIONS = (
     CREATE TABLE changes (subject TEXT PRIMARY KEY, number BIGINT NOT NULL);
     CREATE TABLE flushes (worker TEXT PRIMARY KEY, number BIGINT NOT NULL, time DOUBLE PRECISION NOT NULL);
     """,
+    """
+    ALTER TABLE answers ADD COLUMN stored DOUBLE PRECISION;
+    ALTER TABLE responses ADD COLUMN size BIGINT NOT NULL DEFAULT 0;
+    UPDATE responses SET size = octet_length(response) + octet_length(items);
+    CREATE INDEX responses_key ON responses (key, time, size);
+    """,
 )
 """One script per version of the schema, oldest first; a released one is never changed."""
 T = TypeVar("T")

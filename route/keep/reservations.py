@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from route.keep.database import LEASE_SECONDS as LEASE_SECONDS
 from route.keep.database import Connection
 
-LEASE_SECONDS = 30.0
-"""How long a worker that no longer writes keeps its lease."""
 RENEW_SECONDS = 10.0
 IDLE_SECONDS = 1.0
 """How long a worker keeps what it has leased and does not use."""
@@ -44,12 +43,23 @@ class Lease(NamedTuple):
 
 
 def draw_lease(
-    connection: Connection, worker: str, place: tuple[int, str], *, limit: float, need: float, now: float
+    connection: Connection,
+    worker: str,
+    place: tuple[int, str],
+    *,
+    limit: float,
+    need: float,
+    now: float,
+    lost_seconds: float = 0.0,
 ) -> Lease:
-    """Lease as much of the day of a key as is needed, or what is left of it; inside a transaction."""
+    """Lease as much of the day of a key as is needed, or what is left of it; inside a transaction.
+
+    After an outage that began `lost_seconds` ago, leases that expired in it count: their spend may not be written yet.
+    """
     connection.lock("ledger")  # before the first look, so that spend and leases are of one moment
     # A lease that expires later than any can was written by a worker whose clock had jumped ahead.
-    connection.execute("DELETE FROM leases WHERE expires < ? OR expires > ?", (now, now + 2 * LEASE_SECONDS))
+    bounds = (now - lost_seconds, now + 2 * LEASE_SECONDS)
+    connection.execute("DELETE FROM leases WHERE expires < ? OR expires > ?", bounds)
     row = connection.execute("SELECT cost FROM spend WHERE day = ? AND key = ?", place).fetchone()
     spent = 0.0 if row is None else float(row[0])
     rows = connection.execute("SELECT worker, amount FROM leases WHERE day = ? AND key = ?", place).fetchall()
@@ -74,7 +84,14 @@ def hold_leases(connection: Connection, worker: str, amounts: Mapping[tuple[int,
     )
 
 
-def shrink_leases(connection: Connection, worker: str, amounts: dict[tuple[int, str], float], *, now: float) -> None:
+def shrink_leases(
+    connection: Connection,
+    worker: str,
+    amounts: dict[tuple[int, str], float],
+    *,
+    now: float,
+    lost_seconds: float = 0.0,
+) -> None:
     """Take what was spent or given back off the leases of a worker, and renew them; inside a transaction."""
     connection.executemany(
         "UPDATE leases SET amount = CASE WHEN amount > ? THEN amount - ? ELSE 0 END "
@@ -82,7 +99,7 @@ def shrink_leases(connection: Connection, worker: str, amounts: dict[tuple[int, 
         [(amount, amount, worker, *place) for place, amount in amounts.items()],
     )
     connection.execute("UPDATE leases SET expires = ? WHERE worker = ?", (now + LEASE_SECONDS, worker))
-    connection.execute("DELETE FROM leases WHERE amount <= 0 OR expires < ?", (now,))
+    connection.execute("DELETE FROM leases WHERE amount <= 0 OR expires < ?", (now - lost_seconds,))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ written.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -72,12 +73,19 @@ _MIGRATIONS = (
         PRIMARY KEY (second, key)) WITHOUT ROWID;
     CREATE INDEX tokens_flush ON tokens (flush);
     """,
+    """
+    ALTER TABLE answers ADD COLUMN stored REAL;
+    ALTER TABLE responses ADD COLUMN size INTEGER NOT NULL DEFAULT 0;
+    UPDATE responses SET size = length(CAST(response AS BLOB)) + length(CAST(items AS BLOB));
+    CREATE INDEX responses_key ON responses (key, time, size);
+    """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""
 
 
 T = TypeVar("T")
 _BUSY_SECONDS = 5.0
+_RESERVED_BYTES = 512 * 2**20  # of the disk, where it is not a small one
 
 
 class _Connection(sqlite3.Connection):
@@ -139,6 +147,13 @@ class SqliteDatabase(Database):
             return work(cast(Connection, self._opened()))
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
+
+    def room(self) -> int | None:
+        """See `Database`."""
+        if self.path is None:
+            return None
+        disk = shutil.disk_usage(self.path.parent)
+        return disk.free - min(_RESERVED_BYTES, disk.total // 8)
 
     def _opened(self) -> _Connection:
         if self._connection is None:

@@ -1,21 +1,26 @@
 """Responses that clients come back to by their identifier: to retrieve them, or to go on from them.
 
 Each row holds what was new in one request and its response; what came before is reached through `previous`. A response
-is on the disk before its client has it, so that any worker can go on from it. It is kept for 30 days.
+is on the disk before its client has it, so that any worker can go on from it. It is kept for 30 days, unless its key,
+or all keys together, have more than their space: then the oldest leave first, with a line in the log. Where the disk is
+nearly full nothing is kept, so that votes and spend find room.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, NamedTuple, TypeAlias
 
 from p2l.common.long_texts import from_json, to_json
-from route.keep.database import Connection, Database
+from route.keep.database import Connection, Database, DatabaseError
 
 JSON: TypeAlias = dict[str, Any]
 KEPT_SECONDS = 30 * 86_400
 """Seconds after which a response is forgotten."""
 _MOST_FORGOTTEN = 100  # in one transaction, so that none takes long
+_MOST_BYTES_IN_ALL = 10 * 2**30
+_LOGGER = logging.getLogger("route")
 LONGEST_CHAIN = 1000  # responses of one conversation
 
 
@@ -28,28 +33,50 @@ class StoredResponse(NamedTuple):
     """Bytes of both."""
 
 
+class NoRoomError(DatabaseError):
+    """A response cannot be stored within the space of its key, or of the disk."""
+
+
 class ResponseStore:
     """The responses of all keys; a key sees its own alone."""
 
-    def __init__(self, database: Database, *, enabled: bool) -> None:
-        """Keep responses in `database`, if `enabled`."""
+    def __init__(self, database: Database, *, enabled: bool, most_mb: float) -> None:
+        """Keep responses in `database`, if `enabled`, of each key at most `most_mb` MB of text."""
         self.enabled = enabled
+        self.most_mb = most_mb
         self._database = database
+        self.evicted = 0
+        """Responses that left before their time, so that newer ones had room."""
 
     async def put(self, key: str, response: JSON, items: list[JSON]) -> None:
         """Store a response; raise DatabaseError if it is not on the disk."""
         previous, now = response.get("previous_response_id"), time.time()
         texts = (await to_json(response)).decode(), (await to_json(items)).decode()
+        size = sum(len(text.encode()) for text in texts)
+        most = int(self.most_mb * 2**20)
+        if size > most:
+            raise NoRoomError(
+                f"the response and its input have {size:,} bytes, of at most {most:,} that a key may keep"
+            )
+        room = self._database.room()
+        if room is not None and size > room:
+            raise NoRoomError("the disk is nearly full")
 
-        def write(connection: Connection) -> None:
-            row = (response["id"], key, now, previous, *texts)
-            connection.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
+        def write(connection: Connection) -> int:
+            row = (response["id"], key, now, previous, *texts, size)
+            evicted = _make_room(connection, key, size, most)
+            columns = "id, key, time, previous, response, items, size"
+            connection.execute(f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             connection.execute(
                 "DELETE FROM responses WHERE id IN (SELECT id FROM responses WHERE time < ? ORDER BY time LIMIT ?)",
                 (now - KEPT_SECONDS, _MOST_FORGOTTEN),
             )
+            return evicted
 
-        await self._database.run(write)
+        evicted = await self._database.run(write)
+        if evicted:
+            self.evicted += evicted
+            _LOGGER.warning("%d stored responses left before their time, to make room for one of key %s", evicted, key)
 
     async def delete(self, key: str, identifier: str) -> None:
         """Forget a response."""
@@ -82,3 +109,23 @@ class ResponseStore:
             StoredResponse(await from_json(response), await from_json(items), len(response) + len(items))
             for response, items in reversed(rows)
         ]
+
+
+def _make_room(connection: Connection, key: str, size: int, most: int) -> int:
+    """Forget the oldest responses of a key, and then of all, that leave too little room; return how many."""
+    evicted = 0
+    for where, parameters, limit in ((" WHERE key = ?", (key,), most), ("", (), _MOST_BYTES_IN_ALL)):
+        used = connection.execute(f"SELECT coalesce(sum(size), 0) FROM responses{where}", parameters).fetchone()[0]
+        excess = used + size - limit
+        while excess > 0:
+            query = f"SELECT id, size FROM responses{where} ORDER BY time, id LIMIT ?"
+            oldest = connection.execute(query, (*parameters, _MOST_FORGOTTEN)).fetchall()
+            if not oldest:
+                break
+            for identifier, its_size in oldest:
+                connection.execute("DELETE FROM responses WHERE id = ?", (identifier,))
+                evicted += 1
+                excess -= its_size
+                if excess <= 0:
+                    break
+    return evicted

@@ -46,6 +46,8 @@ class RouterMetrics:
         self.limits = gauge("limits_up", text, multiprocess_mode="livemin")
         text = "Votes that wait for the database on disk."
         self.waiting_votes = gauge("waiting_votes", text, multiprocess_mode="livemax")
+        text = "Stored responses that left before their time, to make room for newer ones."
+        self.evicted_responses = gauge("evicted_responses", text, multiprocess_mode="livesum")
         text = "Circuit breakers: 0 closed, 1 half open, 2 open."
         self.breakers = gauge("breaker", text, ["model", "deployment"], multiprocess_mode="livemax")
         text = "Seconds from request to the end of the answer."

@@ -9,6 +9,7 @@ that commands a provider.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ _TRANSLATED = frozenset(
         *("max_output_tokens", "include", "top_logprobs", "stream_options"),
     }
 )
+_log = logging.getLogger("route")
 _HINTS = frozenset(
     {
         *("background", "max_tool_calls", "metadata", "moderation", "prompt_cache_key", "prompt_cache_retention"),
@@ -274,6 +276,10 @@ async def stored_chain(
     if not rows:
         text = f"no response {identifier!r} of this key; they are kept for 30 days, unless store is false"
         raise ApiError(404, "response_not_found", text, param=field)
+    if len(rows) < most and rows[0].response.get("previous_response_id") is not None:
+        # A model that reads half of a conversation would answer as if nothing had come before.
+        text = f"{identifier!r}: what came before it is not kept any more; send the whole conversation as input"
+        raise ApiError(404, "response_not_found", text, param=field)
     return rows
 
 
@@ -344,7 +350,8 @@ class Responses(TranslatedDialect):
         response = self._response or self._stream.response()
         try:
             await self._stored.put(self._key, response, self._items)
-        except DatabaseError:
+        except DatabaseError as error:
+            _log.warning("a response of key %s is not kept: %s", self._key, error)
             self._frame["store"] = response["store"] = False  # it is answered all the same, and says that
 
     def fail(self, error: ApiError) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -234,8 +235,9 @@ def test_a_vote_may_reach_another_worker_than_the_one_that_answered(tmp_path: Pa
         shown, voted = Feedback(here), Feedback(there)
         await shown.start()
         await voted.start()
-        shown.remember(PAIR)
-        assert isinstance(await voted.vote(Vote("two", "tie"), key="ops"), StoredVote)
+        pair = replace(PAIR, request_id=shown.ids.new())
+        shown.remember(pair)
+        assert isinstance(await voted.vote(Vote(pair.request_id, "tie"), key="ops"), StoredVote)
         await here.close()
         await there.close()
 
@@ -311,7 +313,7 @@ async def main():
     await feedback.start()
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
-    refusal = await feedback.vote(Vote("of another worker", "tie"), key="ops")
+    refusal = await feedback.vote(Vote(feedback.ids.new(), "tie"), key="ops")
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     print(refusal.status, flush=True)
 
@@ -329,17 +331,18 @@ def test_a_vote_waits_for_an_answer_that_a_busy_worker_writes_late(tmp_path: Pat
     async def main() -> None:
         path = tmp_path / "router.sqlite"
         async with feedback(path) as busy:
+            single = replace(SINGLE, request_id=busy.ids.new())
 
             async def answer_late() -> None:
                 await asyncio.sleep(0.5)
-                busy.remember(SINGLE)
+                busy.remember(single)
                 await busy._database.flush()
 
             opened = new_database(path, flush_seconds=0.1)
             await opened.start()
             other, late = Feedback(opened, clock=Clock()), asyncio.ensure_future(answer_late())
             await other.start()
-            stored = await other.vote(Vote("one", "up"), key="ops")
+            stored = await other.vote(Vote(single.request_id, "up"), key="ops")
             assert isinstance(stored, StoredVote)
             assert stored.models == ("ant",)
             await late

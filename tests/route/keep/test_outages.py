@@ -6,12 +6,12 @@ import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from route.keep import feedback as module
 from route.keep import journal as journal_module
 from route.keep.database import Database, DatabaseError
 from route.keep.feedback import Feedback, ShownAnswer, StoredVote, Vote
@@ -19,7 +19,7 @@ from route.keep.journal import Journal
 from route.keep.ledger import Ledger, Refusal, key_record
 from route.keep.location import open_database
 from route.keep.reservations import Reservation, Worst
-from tests.route.keep.ledger_helpers import NEVER, spend
+from tests.route.keep.ledger_helpers import NEVER, Clock, spend
 from tools.services import Servers, ServiceError
 
 
@@ -76,69 +76,75 @@ def answer(name: str) -> ShownAnswer:
     return ShownAnswer(name, "ops", ("ant", "bee"), 0.5, prompt=("What is a bee?",))
 
 
-def test_votes_wait_on_the_disk_while_postgres_is_gone_and_are_delivered_once(
-    alive: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
+def test_votes_wait_on_the_disk_while_postgres_is_gone_and_are_delivered_once(alive: Servers, tmp_path: Path) -> None:
+    ids = {}
 
     async def main() -> None:
         database = open_database(alive.postgres_url, flush_seconds=0.05)
         await database.start()
         votes = Feedback(database, store_prompts=True, journal=Journal(tmp_path / "journal.sqlite"))
         await votes.start()
-        votes.remember(answer("before"))
+        ids.update({name: votes.ids.new() for name in ("before", "during")})
+        votes.remember(answer(ids["before"]))
         assert await database.flush()
         alive.kill_postgres()
-        votes.remember(answer("during"))
+        votes.remember(answer(ids["during"]))
         await until(lambda: database.fault is not None)
-        for name in ("before", "during", "of nobody"):
-            stored = await votes.vote(Vote(name, "first"), key="ops")
+        for request_id in ids.values():
+            stored = await votes.vote(Vote(request_id, "first"), key="ops")
             assert isinstance(stored, StoredVote)
             assert (stored.pending, stored.models) == (True, ())
-        refusal = await votes.vote(Vote("during", "up"), key="ops")
+        refusal = await votes.vote(Vote(ids["during"], "up"), key="ops")
         assert isinstance(refusal, Refusal)
         assert refusal.status == 400
-        again = await votes.vote(Vote("before", "second"), key="ops")  # somebody changes their mind
+        again = await votes.vote(Vote(ids["before"], "second"), key="ops")  # somebody changes their mind
         assert isinstance(again, StoredVote)
         with pytest.raises(DatabaseError):
             await database.read(lambda connection: connection.execute("SELECT 1").fetchone())
         assert votes.journal is not None
-        assert votes.journal.waiting == 4
+        assert votes.journal.waiting == 2  # one an answer
         alive.start_postgres()
         await until(lambda: votes.journal is not None and votes.journal.is_empty)
-        stored = await votes.vote(Vote("during", "first"), key="ops")
+        stored = await votes.vote(Vote(ids["during"], "first"), key="ops")
         assert isinstance(stored, StoredVote)
         assert (stored.pending, stored.models, stored.replaced) == (False, ("ant", "bee"), False)
         await votes.close()
         await database.close()
 
     asyncio.run(main())
-    assert rows(alive, "SELECT request_id, verdict FROM votes ORDER BY request_id") == [
-        ("before", "second"),
-        ("during", "first"),
-    ]
+    verdicts = dict(rows(alive, "SELECT request_id, verdict FROM votes"))
+    assert (verdicts[ids["before"]], verdicts[ids["during"]]) == ("second", "first")
 
 
-def test_a_vote_waits_for_the_answer_that_another_router_has_in_memory(alive: Servers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hours", [0, 30])
+def test_a_vote_waits_for_the_answer_that_another_router_has_in_memory(
+    alive: Servers, tmp_path: Path, hours: int
+) -> None:
+    """However long the database and that router are away: time passes for all of them, and nothing expires by it."""
+    clock = Clock(4e9 if hours else 3e9)
+    ids = []
+
     async def main() -> None:
         databases = [open_database(alive.postgres_url, flush_seconds=seconds) for seconds in (0.05, NEVER)]
         for database in databases:
             await database.start()
         voted, shown = (
-            Feedback(database, journal=Journal(tmp_path / f"{number}.journal"))
+            Feedback(database, journal=Journal(tmp_path / f"{number}.journal"), clock=clock)
             for number, database in enumerate(databases)
         )
         await voted.start()
         alive.kill_postgres()
-        shown.remember(answer("elsewhere"))
+        ids.append(voted.ids.new())
+        shown.remember(answer(ids[0]))
         await until(lambda: databases[0].fault is not None)
-        stored = await voted.vote(Vote("elsewhere", "tie"), key="ops")
+        stored = await voted.vote(Vote(ids[0], "tie"), key="ops")
         assert isinstance(stored, StoredVote)
         assert stored.pending
+        clock.now += hours * 3600
         await asyncio.to_thread(alive.start_postgres)
         await until(lambda: databases[0].fault is None)
         await asyncio.sleep(1.0)  # more than one delivery
-        assert rows(alive, "SELECT verdict FROM votes WHERE request_id = 'elsewhere'") == []
+        assert rows(alive, f"SELECT verdict FROM votes WHERE request_id = '{ids[0]}'") == []
         await shown.start()
         await flushed_at_last(databases[1])
         await until(lambda: voted.journal is not None and voted.journal.is_empty)
@@ -146,7 +152,114 @@ def test_a_vote_waits_for_the_answer_that_another_router_has_in_memory(alive: Se
             await part.close()
 
     asyncio.run(main())
-    assert rows(alive, "SELECT verdict FROM votes WHERE request_id = 'elsewhere'") == [("tie",)]
+    assert rows(alive, f"SELECT verdict FROM votes WHERE request_id = '{ids[0]}'") == [("tie",)]
+
+
+def test_while_the_database_is_gone_invented_answers_are_refused_and_fill_nothing(
+    alive: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_MOST_VOTES_OF_KEY", 3)
+    clock = Clock(3e9)
+
+    async def main() -> None:
+        database = open_database(alive.postgres_url, flush_seconds=0.05)
+        await database.start()
+        votes = Feedback(database, journal=Journal(tmp_path / "journal.sqlite"), clock=clock)
+        await votes.start()
+        old = votes.ids.new()
+        clock.now += 90_000
+        alive.kill_postgres()
+        await until(lambda: database.fault is not None)
+        real = votes.ids.new()
+        for invented in (f"{real[:-1]}{'0' if real[-1] != '0' else '1'}", "req-" + 40 * "0", "x", old):
+            refusal = await votes.vote(Vote(invented, "first"), key="ops")
+            assert isinstance(refusal, Refusal)
+            assert refusal.status == 404
+        # One key's votes leave room for those of others, and what it changes takes no more.
+        for request_id in [votes.ids.new() for _ in range(3)]:
+            for verdict in ("first", "second"):
+                assert isinstance(await votes.vote(Vote(request_id, verdict), key="ops"), StoredVote)
+        refusal = await votes.vote(Vote(votes.ids.new(), "first"), key="ops")
+        assert isinstance(refusal, Refusal)
+        assert refusal.status == 429
+        assert isinstance(await votes.vote(Vote(votes.ids.new(), "first"), key="other", most=1), StoredVote)
+        refusal = await votes.vote(Vote(votes.ids.new(), "first"), key="other", most=1)
+        assert isinstance(refusal, Refusal)
+        assert refusal.status == 429
+        assert votes.journal is not None
+        assert await votes.journal.waiting_by_key() == {"ops": 3, "other": 1}
+        assert await votes.journal.discard() == 4
+        assert votes.journal.is_empty
+        await votes.close()
+        await database.close()
+
+    asyncio.run(main())
+
+
+def test_a_vote_has_its_answer_after_a_kill_right_behind_it(
+    alive: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush that would have kept the answer never came."""
+    ids = []
+
+    async def killed() -> None:
+        database = open_database(alive.postgres_url, flush_seconds=NEVER)
+        await database.start()
+        votes = Feedback(database, journal=Journal(tmp_path / "journal.sqlite"))
+        await votes.start()
+        alive.kill_postgres()
+        ids.append(votes.ids.new())
+        votes.remember(answer(ids[0]))
+        monkeypatch.setattr(votes, "give_back", partial(setattr, votes, "_gathered"))
+        assert isinstance(await votes.vote(Vote(ids[0], "first"), key="ops"), StoredVote)
+        assert votes.journal is not None
+        assert [entry.kind for entry in await votes.journal.next()] == ["answer", "vote"]
+        votes._gathered.clear()
+        await votes.close()
+        await database.close()
+
+    async def restarted() -> None:
+        database = open_database(alive.postgres_url)
+        await database.start()
+        votes = Feedback(database, journal=Journal(tmp_path / "journal.sqlite"))
+        await votes.start()
+        await until(lambda: votes.journal is not None and votes.journal.is_empty)
+        await votes.close()
+        await database.close()
+
+    asyncio.run(killed())
+    alive.start_postgres()
+    asyncio.run(restarted())
+    assert rows(alive, f"SELECT verdict FROM votes WHERE request_id = '{ids[0]}'") == [("first",)]
+
+
+def test_what_is_leased_does_not_expire_while_nobody_can_renew_it(
+    alive: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another router leases what this one has spent and could not write down."""
+    monkeypatch.setattr("route.keep.reservations.LEASE_SECONDS", 3.0)
+    monkeypatch.setattr("route.keep.reservations.RENEW_SECONDS", 1.0)
+    key = key_record("secret", name="leasing", spend_per_day=10.0)
+
+    async def main() -> None:
+        databases = [open_database(alive.postgres_url, flush_seconds=seconds) for seconds in (NEVER, 0.05)]
+        first, second = (Ledger([key], database) for database in databases)
+        for part in (*databases, first, second):
+            await part.start()
+        held = await first.reserve(key, Worst(10.0, 10.0, 10.0))
+        assert isinstance(held, Reservation)
+        alive.kill_postgres()
+        await until(lambda: databases[1].fault is not None)
+        first.settle(held, "ant", 10.0)
+        await asyncio.sleep(4.0)  # the lease is over by then
+        await asyncio.to_thread(alive.start_postgres)
+        await until(lambda: databases[1].fault is None)
+        refused = await second.reserve(key, Worst(5.0, 5.0, 5.0))
+        assert isinstance(refused, Refusal)
+        for part in (first, second, *databases):
+            await part.close()
+
+    asyncio.run(main())
 
 
 def test_a_router_that_is_killed_delivers_its_votes_when_it_starts_again(alive: Servers, tmp_path: Path) -> None:
@@ -156,8 +269,8 @@ def test_a_router_that_is_killed_delivers_its_votes_when_it_starts_again(alive: 
         journal = Journal(path)
         await journal.start()
         row = ["left", 4e9, "ops", "ant", "bee", None, None, 0.5, "", None]
-        await journal.add("vote", lambda: [["left", "tie", "ops", 4e9 + 1, None]])
-        await journal.add("answer", lambda: [row])
+        await journal.add_vote(["left", "tie", "ops", 4e9 + 1])
+        await journal.add_answers(lambda: [row])
         await journal.close()
 
     async def restarted() -> None:
@@ -182,16 +295,18 @@ def test_a_journal_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     async def main() -> None:
         journal = Journal(tmp_path / "journal.sqlite")
         await journal.start()
-        await journal.add("vote", lambda: [[1], [2], [3]])
+        for number in range(3):
+            await journal.add_vote([str(number), "tie", "ops", 1.0])
         with pytest.raises(journal_module.JournalError, match="3 votes already"):
-            await journal.add("vote", lambda: [[4]])
+            await journal.add_vote(["4", "tie", "ops", 1.0])
         for number in range(30):
-            await journal.add("answer", lambda number=number: [[number]])
+            await journal.add_answers(lambda number=number: [[str(number), 1.0, "ops"]])
         entries = await journal.next()
-        assert [entry.row for entry in entries if entry.kind == "vote"] == [[1], [2], [3]]
+        assert [entry.row[0] for entry in entries if entry.kind == "vote"] == ["0", "1", "2"]
         answers = [entry.row[0] for entry in entries if entry.kind == "answer"]
         assert len(answers) <= 10
-        assert answers[-1] == 29
+        assert answers[:3] == ["0", "1", "2"]  # those that were voted on stay, others leave, the oldest first
+        assert answers[-1] == "29"
         await journal.close()
 
     asyncio.run(main())
@@ -394,6 +509,25 @@ def test_another_program_s_journal_is_left_alone(tmp_path: Path) -> None:
         journal = Journal(path)
         with pytest.raises(ConfigError, match=r"journal: .*another kind"):
             await journal.start()
+        await journal.close()
+
+    asyncio.run(main())
+
+
+def test_a_journal_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with sqlite3.connect(path) as file:
+        file.execute(f"PRAGMA application_id = {journal_module._APPLICATION_ID}")
+        file.execute(
+            "CREATE TABLE entries (number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, row TEXT NOT NULL)"
+        )
+        file.execute("""INSERT INTO entries (kind, row) VALUES ('vote', '["one", "tie", "ops", 1.5, null]')""")
+    file.close()
+
+    async def main() -> None:
+        journal = Journal(path)
+        await journal.start()
+        assert await journal.waiting_by_key() == {"ops": 1}
         await journal.close()
 
     asyncio.run(main())
