@@ -29,6 +29,7 @@ _TABLES = {
     "averages": "revision, prompts, coefs",
     "keys": "name, digest, limits, created, revoked",
     "responses": "id, key, time, previous, response, items, size",
+    "response_items": "id, response",
 }
 """Columns by table, as both databases have them; rows in the order in which they were written."""
 _ROWS_AT_ONCE = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +35,7 @@ async def decide(service: Service, answer: Answer, request: ChatRequest, headers
     """
     key = answer.key
     assert key is not None
-    models = service.routable if request.direct is None else [request.direct]
+    models = _able(service, request, service.routable if request.direct is None else [request.direct])
     # Counting the tokens of a long prompt takes milliseconds, so that it is done for keys with such a limit alone.
     tokens = await request.apart(lambda: request.prompt_tokens) if key.tokens_per_minute else 0
     admitted = await service.ledger.admit(key, models, tokens)
@@ -53,6 +53,17 @@ async def decide(service: Service, answer: Answer, request: ChatRequest, headers
     answer.ceiling = ceiling_of(key, 1 + request.compare, strict_dollars)
     answer.request = request
     return conversation
+
+
+def _able(service: Service, request: ChatRequest, names: Sequence[str]) -> Sequence[str]:
+    """Return the models that can take a request; raise `ApiError` 400 where its protocol is that of none of them."""
+    form = request.native
+    if form is None or (form.blocked is None and not form.is_poorer):
+        return names
+    native = [name for name in names if service.fleet.targets[name].speaks(form.protocol)]
+    if not native and form.blocked is not None:
+        raise form.blocked
+    return native or names
 
 
 async def _decide_among(

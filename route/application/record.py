@@ -26,7 +26,7 @@ _LOGGED_REASONS = (
 def headers_of(answer: Answer) -> dict[str, str]:
     """Return the headers of a response; with models and cost once there is an answer."""
     headers = {"x-request-id": answer.request_id, "request-id": answer.request_id}  # as OpenAI and Anthropic name it
-    dropped = [name for part in answer.parts for name in (*part.request.hints, *part.dropped)]
+    dropped = [name for part in answer.parts for name in part.dropped]
     if dropped:
         headers["x-p2l-dropped-fields"] = header_of(dropped)
     if answer.shown:

@@ -42,6 +42,7 @@ from urllib.parse import unquote, urlsplit
 # | changes | how often something has changed that other processes have to read again |
 # | tokens | the tokens of a key in one second, of the last minute |
 # | responses | a response of the Responses API and the input that was new in its request, for 30 days |
+# | response_items | an output item of such a response, which a later request may refer to |
 # | clock | the only one: the last transaction that changed spend, arrivals or tokens, whose rows carry its number |
 
 T = TypeVar("T")

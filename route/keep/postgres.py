@@ -87,6 +87,10 @@ _MIGRATIONS = (
     UPDATE responses SET size = octet_length(response) + octet_length(items);
     CREATE INDEX responses_key ON responses (key, time, size);
     """,
+    """
+    CREATE TABLE response_items (id TEXT, response TEXT, PRIMARY KEY (id, response));
+    CREATE INDEX response_items_response ON response_items (response);
+    """,
 )
 """One script per version of the schema, oldest first; a released one is never changed."""
 T = TypeVar("T")

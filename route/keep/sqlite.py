@@ -79,6 +79,10 @@ _MIGRATIONS = (
     UPDATE responses SET size = length(CAST(response AS BLOB)) + length(CAST(items AS BLOB));
     CREATE INDEX responses_key ON responses (key, time, size);
     """,
+    """
+    CREATE TABLE response_items (id TEXT, response TEXT NOT NULL, PRIMARY KEY (id, response)) WITHOUT ROWID;
+    CREATE INDEX response_items_response ON response_items (response);
+    """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""
 

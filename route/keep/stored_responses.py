@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from p2l.common.long_texts import from_json, to_json
@@ -18,6 +19,7 @@ from route.keep.database import Connection, Database, DatabaseError
 JSON: TypeAlias = dict[str, Any]
 KEPT_SECONDS = 30 * 86_400
 """Seconds after which a response is forgotten."""
+_MOST_REFERENCES = 10_000  # items of one request or response
 _MOST_FORGOTTEN = 100  # in one transaction, so that none takes long
 _MOST_BYTES_IN_ALL = 10 * 2**30
 _LOGGER = logging.getLogger("route")
@@ -66,11 +68,17 @@ class ResponseStore:
             row = (response["id"], key, now, previous, *texts, size)
             evicted = _make_room(connection, key, size, most)
             columns = "id, key, time, previous, response, items, size"
-            connection.execute(f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            connection.execute(
-                "DELETE FROM responses WHERE id IN (SELECT id FROM responses WHERE time < ? ORDER BY time LIMIT ?)",
-                (now - KEPT_SECONDS, _MOST_FORGOTTEN),
-            )
+            # A provider's own identifier is kept once.
+            insert = f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            connection.execute(insert, row)
+            for item in response["output"][:_MOST_REFERENCES]:
+                if isinstance(item.get("id"), str):
+                    insert = "INSERT INTO response_items VALUES (?, ?) ON CONFLICT DO NOTHING"
+                    connection.execute(insert, (item["id"], response["id"]))
+            old = "SELECT id FROM responses WHERE time < ? ORDER BY time LIMIT ?"
+            for table, column in (("response_items", "response"), ("responses", "id")):
+                since = (now - KEPT_SECONDS, _MOST_FORGOTTEN)
+                connection.execute(f"DELETE FROM {table} WHERE {column} IN ({old})", since)
             return evicted
 
         evicted = await self._database.run(write)
@@ -78,10 +86,41 @@ class ResponseStore:
             self.evicted += evicted
             _LOGGER.warning("%d stored responses left before their time, to make room for one of key %s", evicted, key)
 
+    async def is_anothers(self, key: str, identifier: str) -> bool:
+        """Return whether a response is kept for another key."""
+        query = "SELECT 1 FROM responses WHERE id = ? AND key <> ?"
+        row = await self._database.read(lambda connection: connection.execute(query, (identifier, key)).fetchone())
+        return row is not None
+
+    async def items(self, key: str, identifiers: Sequence[str]) -> dict[str, JSON]:
+        """Return output items of a key's responses by their identifiers, as far as they are kept.
+
+        Raise DatabaseError if the database cannot be read.
+        """
+        since = time.time() - KEPT_SECONDS
+        wanted = list(dict.fromkeys(identifiers))[:_MOST_REFERENCES]
+        query = (
+            "SELECT responses.response FROM response_items JOIN responses ON responses.id = response_items.response"
+            " WHERE response_items.id = ? AND responses.key = ? AND responses.time >= ?"
+        )
+
+        def look_up(connection: Connection) -> list[str]:
+            rows = (connection.execute(query, (name, key, since)).fetchone() for name in wanted)
+            return [row[0] for row in rows if row is not None]
+
+        texts = dict.fromkeys(await self._database.read(look_up))
+        outputs = [(await from_json(text))["output"] for text in texts]
+        return {item["id"]: item for output in outputs for item in output if item.get("id") in wanted}
+
     async def delete(self, key: str, identifier: str) -> None:
         """Forget a response."""
-        query = "DELETE FROM responses WHERE id = ? AND key = ?"
-        await self._database.run(lambda connection: connection.execute(query, (identifier, key)))
+
+        def forget(connection: Connection) -> None:
+            owned = "SELECT id FROM responses WHERE id = ? AND key = ?"
+            connection.execute(f"DELETE FROM response_items WHERE response IN ({owned})", (identifier, key))
+            connection.execute("DELETE FROM responses WHERE id = ? AND key = ?", (identifier, key))
+
+        await self._database.run(forget)
 
     async def chain(self, key: str, identifier: str, *, most: int = LONGEST_CHAIN) -> list[StoredResponse]:
         """Return a response and those that it went on from, oldest first; empty if it is not there.
@@ -123,6 +162,7 @@ def _make_room(connection: Connection, key: str, size: int, most: int) -> int:
             if not oldest:
                 break
             for identifier, its_size in oldest:
+                connection.execute("DELETE FROM response_items WHERE response = ?", (identifier,))
                 connection.execute("DELETE FROM responses WHERE id = ?", (identifier,))
                 evicted += 1
                 excess -= its_size

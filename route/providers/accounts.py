@@ -28,10 +28,10 @@ def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]
 
     reasoning = partial(openai.OpenAICompatible, prepare=openai.for_reasoning)
     return {
-        "openai": (openai.OpenAICompatible, ("dialect", "keep", "omit", "tool_ids")),
-        "openai-reasoning": (reasoning, ("omit",)),
+        "openai": (openai.OpenAICompatible, ("dialect", "keep", "omit", "responses", "tool_ids")),
+        "openai-reasoning": (reasoning, ("omit", "responses")),
         "openai-o1": (openai.WholeAnswers, ("omit",)),
-        "azure": (openai.azure, ("api_version", "dialect", "keep", "omit", "tool_ids")),
+        "azure": (openai.azure, ("api_version", "dialect", "keep", "omit", "responses", "tool_ids")),
         "anthropic": (anthropic.Anthropic, ("max_tokens", "omit")),
         "gemini": (gemini.Gemini, ("omit",)),
         "vertex": (gemini.Vertex, ("location", "omit", "project", "service_account_key")),

@@ -12,11 +12,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
+from p2l.common.long_texts import apart
 from route.providers import completions, translation
-from route.providers.base import JSON, Account
+from route.providers.base import JSON, Account, NativeRequest, Timeouts, note_dropped
+from route.providers.native import NativeCall
+from route.providers.translation import translated
 
 _WHO = "anthropic"
 _HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
@@ -84,6 +88,9 @@ def _blocks(message: JSON) -> Iterator[JSON]:
         function, identifier = call.get("function") or {}, _identifier(call.get("id"))
         arguments = translation.arguments_of(function)
         yield {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments}
+
+
+_FIT_IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def _identifier(name: Any) -> str:
@@ -195,6 +202,8 @@ class AnthropicStream(translation.StreamTranslator):
 
     _bare: JSON | None = None
     """The tool call without arguments so far."""
+    _is_call = False
+    """Whether the open block is a call of a tool that the client runs; Anthropic's own tools have blocks, too."""
 
     def take(self, answer: JSON) -> list[JSON]:
         """Return the chunks of an event."""
@@ -206,9 +215,10 @@ class AnthropicStream(translation.StreamTranslator):
                 return self._chunk({"role": "assistant", "content": ""})
             case "content_block_start":
                 block = answer.get("content_block") or {}
+                self._is_call = block.get("type") == "tool_use"
                 if block.get("type") == "text" and block.get("text"):
                     return self._chunk({"content": block["text"]})
-                if block.get("type") != "tool_use":
+                if not self._is_call:
                     return []
                 function = {"name": block.get("name"), "arguments": ""}
                 call = {"index": self._calls, "id": block.get("id"), "type": "function", "function": function}
@@ -239,7 +249,7 @@ class AnthropicStream(translation.StreamTranslator):
                 return self._chunk({"content": delta.get("text", "")})
             case "thinking_delta":
                 return self._chunk({"reasoning_content": delta.get("thinking", "")})
-            case "input_json_delta" if delta.get("partial_json"):
+            case "input_json_delta" if delta.get("partial_json") and self._is_call:
                 self._bare = None
                 return self._arguments(delta["partial_json"])
         return []  # signatures and citations
@@ -249,6 +259,56 @@ class AnthropicStream(translation.StreamTranslator):
 
 
 _DEFAULT_MAX_TOKENS = 4096  # the API requires a limit; this one is within that of every one of their models
+
+
+def native_body(request: NativeRequest, *, max_tokens: int) -> JSON:
+    """Return the body of a request that came in this protocol, with what the configuration sets below it."""
+    settings = messages_request({"messages": [], **request.settings}, max_tokens=max_tokens)
+    del settings["messages"]
+    limits = (name for name in ("max_completion_tokens", "max_tokens") if request.settings.get(name) is not None)
+    if next(limits, None) is None and request.body.get("max_tokens") is not None:
+        del settings["max_tokens"]
+    body = {**settings, **{name: value for name, value in request.body.items() if value is not None}}
+    turns = body.get("messages")
+    if isinstance(turns, list) and any(map(_needs_fitting, turns)):
+        body["messages"] = [fitted for turn in turns for fitted in _fitted(turn)]
+    return body
+
+
+def _is_unfit(block: JSON) -> bool:
+    """Return whether a block came from another model, by way of a client: Anthropic refuses it."""
+    match block.get("type"):
+        case "text":
+            return not str(block.get("text") or "").strip()
+        case "thinking":
+            return not block.get("signature")
+    return False
+
+
+def _needs_fitting(turn: JSON) -> bool:
+    content = turn.get("content")
+    if isinstance(content, str):
+        return not content.strip()
+    for block in content or ():
+        if _is_unfit(block) or not _FIT_IDENTIFIER.fullmatch(str(block.get("id") or block.get("tool_use_id") or "a")):
+            return True
+    return False
+
+
+def _fitted(turn: JSON) -> list[JSON]:
+    """Return a turn without blank text and without thoughts that nobody signed; nothing where nothing is left."""
+    content = turn.get("content")
+    if isinstance(content, str):
+        return [turn] if content.strip() else []
+    blocks = []
+    for block in content or []:
+        if _is_unfit(block):
+            if block["type"] == "thinking":
+                note_dropped("messages.thinking")
+            continue
+        names = [name for name in ("id", "tool_use_id") if isinstance(block.get(name), str)]
+        blocks.append({**block, **{name: _identifier(block[name]) for name in names}})
+    return [{**turn, "content": blocks}] if blocks else []
 
 
 class Anthropic(translation.TranslatingClient):
@@ -266,6 +326,36 @@ class Anthropic(translation.TranslatingClient):
         super().__init__(account)
         self._messages = f"{account.base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
         self._max_tokens = int(account.options.get("max_tokens", _DEFAULT_MAX_TOKENS))
+
+    def speaks(self, protocol: str) -> bool:
+        """See `NativeProvider`; likewise the others."""
+        return protocol == "messages"
+
+    async def answer_natively(self, request: NativeRequest, timeouts: Timeouts) -> JSON:
+        """Request a whole message."""
+        return await (await self._native(request, timeouts)).answer()
+
+    async def stream_natively(self, request: NativeRequest, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """Request a message and yield its events."""
+        call = await self._native(request, timeouts)
+        async with aclosing(call.stream(AnthropicStream(with_usage=True))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _native(self, request: NativeRequest, timeouts: Timeouts) -> NativeCall:
+        body = await apart(request.body, lambda: translated(_WHO, lambda _: self._native_body(request), request.body))
+        return NativeCall(
+            transport=self._transport,
+            url=self._messages,
+            body=body,
+            headers=request.headers,
+            timeouts=timeouts,
+            checked=self._checked,
+            completion_of=self._completion,
+        )
+
+    def _native_body(self, request: NativeRequest) -> JSON:
+        return completions.without(native_body(request, max_tokens=self._max_tokens), self._omit)
 
     def _url(self, request: JSON, *, stream: bool) -> str:  # noqa: ARG002
         return self._messages

@@ -18,6 +18,17 @@ TRACE_HEADERS: ContextVar[Mapping[str, str] | None] = ContextVar("trace_headers"
 """Headers that tell a provider of the trace that a request belongs to."""
 
 
+DROPPED_FIELDS: ContextVar[list[str] | None] = ContextVar("dropped_fields", default=None)
+"""Names of what the client of a provider leaves out of the request under way, for the response's header."""
+
+
+def note_dropped(*names: str) -> None:
+    """Note that the request under way reaches the provider without these; the caller of the client is told."""
+    dropped = DROPPED_FIELDS.get()
+    if dropped is not None:
+        dropped.extend(name for name in names if name not in dropped)
+
+
 class Fault(enum.Enum):
     """The kind of a provider's failure, as far as it decides what to do next."""
 
@@ -110,6 +121,48 @@ class Forwarded:
     content_type: str
     chunks: AsyncGenerator[bytes, None]
     """Its body; closing it ends the request. It raises ProviderError where it breaks off."""
+
+
+NATIVE = "native"
+"""Key of a completion or a chunk under which the provider's own answer, or the events that the chunk is of, stand."""
+
+
+@dataclass(frozen=True)
+class NativeRequest:
+    """A request in a provider's own protocol."""
+
+    protocol: str
+    """`messages` (Anthropic) or `responses` (OpenAI)."""
+    body: JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of the client that belong to the protocol."""
+    settings: JSON = field(default_factory=dict)
+    """What the configuration sets, as fields of a chat completion request; those of the body go before it."""
+
+
+class NotSpokenError(Exception):
+    """The service does not have this protocol after all, so that the request has to be translated."""
+
+
+@runtime_checkable
+class NativeProvider(Protocol):
+    """A client that also takes requests in another protocol than chat completions, and answers in that.
+
+    Each answer is a chat completion, each piece a chunk, for whoever counts tokens or looks for faults; what the
+    provider sent stands beside it under `NATIVE`. Both methods raise NotSpokenError before the first piece.
+    """
+
+    def speaks(self, protocol: str) -> bool:
+        """Return whether requests of a protocol may be sent as they are."""
+        ...
+
+    async def answer_natively(self, request: NativeRequest, timeouts: Timeouts) -> JSON:
+        """Request a whole answer. Raise ProviderError if there is none."""
+        ...
+
+    def stream_natively(self, request: NativeRequest, timeouts: Timeouts) -> AsyncIterator[JSON]:
+        """Request an answer and yield its pieces, as `Provider.stream` does."""
+        ...
 
 
 @runtime_checkable

@@ -115,6 +115,7 @@ class EventParser:
 
 
 T = TypeVar("T")
+_LAST_EVENTS = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
 WHOLE = "whole answer"
 """Name of the only event where a provider answers a stream with one JSON object."""
 _KEEP_ALIVE_SECONDS = 30.0  # below what providers and load balancers keep
@@ -158,10 +159,10 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._draining: set[asyncio.Task[None]] = set()
 
-    async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
+    async def answer(self, url: str, body: JSON, timeouts: Timeouts, headers: Mapping[str, str] | None = None) -> JSON:
         """Post JSON and return the JSON object that the provider answers with. Raise ProviderError if there is none."""
         with Translation(self), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
-            answer = await self.loaded(await self._text("POST", url, timeouts, await to_json(body)))
+            answer = await self.loaded(await self._text("POST", url, timeouts, await to_json(body), headers))
         if answer.get("error"):
             raise self.failure(answer)
         return answer
@@ -171,8 +172,10 @@ class Transport:
         with Translation(self), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
             return self._loaded(await self._text("GET", url, timeouts))
 
-    async def events(self, url: str, body: JSON, timeouts: Timeouts) -> AsyncGenerator[Event, None]:
-        """Post JSON and yield the events of the stream up to `[DONE]`, `message_stop`, or its end.
+    async def events(
+        self, url: str, body: JSON, timeouts: Timeouts, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Post JSON and yield the events of the stream up to `[DONE]`, another last event, or its end.
 
         The first event has to arrive within `timeouts.first_token`, comments not counted: the router can still turn to
         another provider. After it a comment counts as a sign of life, and `timeouts.stall` seconds of silence are an
@@ -184,7 +187,7 @@ class Transport:
         try:
             with Translation(self):
                 with time_limit(first - clock(), TimeoutError()):
-                    response = await self._open("POST", url, timeouts, await to_json(body))
+                    response = await self._open("POST", url, timeouts, await to_json(body), headers)
                     is_whole = response.content_type == "application/json"
                     whole = await _whole(response, timeouts.max_bytes) if is_whole else None
                 if whole is not None:
@@ -199,7 +202,7 @@ class Transport:
                         raise too_large(timeouts.max_bytes)
                     for event in parser.feed(received) if received else parser.end():
                         begun = True
-                        complete = event.data == b"[DONE]" or event.name == "message_stop"
+                        complete = event.data == b"[DONE]" or event.name in _LAST_EVENTS
                         yield event
                         if complete:
                             return

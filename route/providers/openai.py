@@ -7,16 +7,28 @@ refuses it or, worse, ignores it, and `system` for the role `developer`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
 from p2l.common.cli import choose
+from p2l.common.errors import ConfigError
 from p2l.common.long_texts import apart
-from route.providers import completions
-from route.providers.base import JSON, Account, Forwarded, ProviderError, Timeouts
+from route.providers import completions, cousins, responses
+from route.providers.base import (
+    JSON,
+    Account,
+    Fault,
+    Forwarded,
+    NativeRequest,
+    NotSpokenError,
+    ProviderError,
+    Timeouts,
+)
 from route.providers.http import WHOLE, Event, Transport
+from route.providers.native import NativeCall
 
 
 def classic(request: JSON) -> JSON:
@@ -39,6 +51,22 @@ _TOOL_IDS = {form: form for form in completions.TOOL_IDS}
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
     """Return the function that turns a request into the dialect of an account's provider."""
     return choose("options: dialect", str(options.get("dialect", "current")), _DIALECTS)
+
+
+# After which a service that had no Responses API is asked for it again.
+_RESPONSES_REST_SECONDS = 600.0
+
+
+def _has_responses(options: Mapping[str, Any]) -> bool:
+    """Return whether an account's service may have the Responses API; raise ConfigError for what is not yes or no."""
+    has = options.get("responses", False)
+    if not isinstance(has, bool):
+        raise ConfigError("options: responses must be true or false")
+    return has
+
+
+class _NoResponseError(ProviderError):
+    """The service answered, but with something else than a response."""
 
 
 class OpenAICompatible:
@@ -66,6 +94,62 @@ class OpenAICompatible:
         self._keep = completions.named_by(account.options, "keep")
         self._tool_ids = choose("options: tool_ids", str(account.options.get("tool_ids", "usual")), _TOOL_IDS)
         self._transport = Transport(account, protocol)
+        self._has_responses = _has_responses(account.options)
+        self._asks_again_at = 0.0
+
+    def speaks(self, protocol: str) -> bool:
+        """See `NativeProvider`; likewise the others."""
+        return protocol == "responses" and self._has_responses and time.monotonic() >= self._asks_again_at
+
+    async def answer_natively(self, request: NativeRequest, timeouts: Timeouts) -> JSON:
+        """Request a whole response."""
+        try:
+            return await (await self._native(request, timeouts)).answer()
+        except ProviderError as error:
+            raise self._not_spoken(error) from error
+
+    async def stream_natively(self, request: NativeRequest, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """Request a response and yield its events."""
+        call = await self._native(request, timeouts)
+        has_begun = False
+        try:
+            async with aclosing(call.stream(responses.ResponsesStream(with_usage=True))) as chunks:
+                async for chunk in chunks:
+                    has_begun = True
+                    yield chunk
+        except ProviderError as error:
+            raise (error if has_begun else self._not_spoken(error)) from error
+
+    async def _native(self, request: NativeRequest, timeouts: Timeouts) -> NativeCall:
+        body = await apart(request.body, lambda: completions.without(responses.native_body(request), self._omit))
+        return NativeCall(
+            transport=self._transport,
+            url=self._url(body, "responses"),
+            body=body,
+            headers=request.headers,
+            timeouts=timeouts,
+            checked=self._checked_response,
+            completion_of=responses.completion_of,
+        )
+
+    def _checked_response(self, answer: JSON) -> JSON:
+        kind = str(answer.get("type") or "")
+        if kind == "error" or kind == "response.failed" or answer.get("status") == "failed":
+            response = answer.get("response") or answer
+            raise self._transport.failure({"error": response.get("error") or response})
+        if not kind.startswith("response.") and not isinstance(answer.get("output"), list):
+            raise _NoResponseError(Fault.MALFORMED, f"{self._transport.host} sent what is not a response")
+        return answer
+
+    def _not_spoken(self, error: ProviderError) -> Exception:
+        """Return the error to raise: a service that has chat completions alone is asked for these."""
+        if isinstance(error, _NoResponseError):
+            return NotSpokenError()
+        # A refusal of a model that is not there names it; one of a path that is not there does not.
+        if error.status in (404, 405, 501) and "model" not in error.detail.lower():
+            self._asks_again_at = time.monotonic() + _RESPONSES_REST_SECONDS
+            return NotSpokenError()
+        return error
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
@@ -80,14 +164,18 @@ class OpenAICompatible:
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
         finished = set[int]()
         begun = False
+        reader = cousins.ChunkReader()
         with_usage = completions.asks_for_usage(request)
         async with aclosing(self._transport.events(self._url(body, _CHAT), body, timeouts)) as events:
             try:
                 async for event in events:
                     if event.data == b"[DONE]" and begun:
+                        for chunk in reader.ending():
+                            yield chunk
                         return
                     for chunk in await self._chunks(event, with_usage):
                         begun = True
+                        chunk = self._transport.understood(reader.read, chunk)
                         finished.update(self._transport.understood(self._finished, chunk))
                         yield chunk
             except ProviderError:
@@ -123,7 +211,15 @@ class OpenAICompatible:
             isinstance(choice, dict) and isinstance(choice.get("delta"), dict | None) for choice in chunk["choices"]
         ):
             raise self._transport.malformed("a chunk of an unknown shape")
+        self._raise_faults(chunk["choices"])
         return [chunk]
+
+    def _raise_faults(self, choices: list[JSON]) -> None:
+        """Raise the `ProviderError` that a choice stands for."""
+        for choice in choices:
+            fault = cousins.fault_in(choice)
+            if fault is not None:
+                raise self._transport.failure(fault)
 
     @staticmethod
     def _finished(chunk: JSON) -> set[int]:
@@ -134,9 +230,10 @@ class OpenAICompatible:
         choices = answer.get("choices")
         if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
             raise self._transport.malformed("an answer without choices")
+        self._raise_faults(choices)
         if not all(isinstance(choice.get("message"), dict) for choice in choices):
             raise self._transport.malformed("a choice without a message")
-        return answer
+        return self._transport.understood(cousins.completion, answer)
 
 
 def azure(account: Account) -> OpenAICompatible:

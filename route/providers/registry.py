@@ -79,6 +79,8 @@ _OPENAI_URL = ("OPENAI_BASE_URL",)
 _GEMINI = "https://generativelanguage.googleapis.com/v1beta"
 _GEMINI_KEY = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _CLASSIC: Mapping[str, object] = {"dialect": "classic"}
+# The service may have the Responses API; where it answers 404 there, chat completions are asked for.
+_RESPONSES: Mapping[str, object] = {"responses": True}
 
 
 def _compatible(name: str, base_url: str, *key_variables: str, **more: Any) -> ProviderSpec:
@@ -93,11 +95,12 @@ _SPECS = (
         base_url=_OPENAI,
         key_variables=_OPENAI_KEY,
         url_variables=_OPENAI_URL,
+        options=_RESPONSES,
         interface="openai",
         batch_discount=0.5,
         has_openai_models=True,
     ),
-    ProviderSpec("openai-reasoning", "openai-reasoning", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
+    ProviderSpec("openai-reasoning", "openai-reasoning", _OPENAI, _OPENAI_KEY, _OPENAI_URL, options=_RESPONSES),
     ProviderSpec("openai-o1", "openai-o1", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
     ProviderSpec(
         "anthropic",
@@ -135,7 +138,7 @@ _SPECS = (
         protocol="azure",
         key_variables=("AZURE_OPENAI_API_KEY",),
         url_variables=("AZURE_OPENAI_ENDPOINT",),
-        options={"api_version": "2024-08-01-preview"},
+        options={"api_version": "2024-08-01-preview", **_RESPONSES},
         option_variables={"api_version": "AZURE_OPENAI_API_VERSION"},
         interface="azure_openai",
         key_fields=("api_key", "endpoint", "api_version"),
@@ -158,12 +161,12 @@ _SPECS = (
         "https://openrouter.ai/api/v1",
         "OPENROUTER_API_KEY",
         headers={"HTTP-Referer": "http://localhost", "X-Title": "P2L"},
-        options={"keep": ("reasoning", "reasoning_details", "extra_content")},
+        options={"keep": ("reasoning", "reasoning_details", "extra_content"), **_RESPONSES},
         models=ModelList(key_check="https://openrouter.ai/api/v1/key"),
         speed=(2.5, 60),
         has_openai_models=True,
     ),
-    _compatible("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", speed=(0.3, 500)),
+    _compatible("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", options=_RESPONSES, speed=(0.3, 500)),
     _compatible(
         "deepseek",
         "https://api.deepseek.com/v1",
@@ -200,13 +203,13 @@ _SPECS = (
     ),
     _compatible("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", options=_CLASSIC),
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", top_logprobs=5),
-    _compatible("xai", "https://api.x.ai/v1", "XAI_API_KEY", top_logprobs=8),
+    _compatible("xai", "https://api.x.ai/v1", "XAI_API_KEY", options=_RESPONSES, top_logprobs=8),
     _compatible(
         "ollama",
         "http://localhost:11434/v1",
         url_variables=("OLLAMA_HOST",),
         needs_key=False,
-        options=_CLASSIC,
+        options={**_CLASSIC, **_RESPONSES},
         is_free=True,
         speed=OWN_MACHINE,
     ),
@@ -215,7 +218,7 @@ _SPECS = (
         "http://localhost:8000/v1",
         "VLLM_API_KEY",
         needs_key=False,
-        options=_CLASSIC,
+        options={**_CLASSIC, **_RESPONSES},
         is_free=True,
         speed=OWN_MACHINE,
     ),

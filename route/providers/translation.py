@@ -50,6 +50,10 @@ class StreamTranslator(ABC):
         """Return the chunks after the last event."""
         return []
 
+    def empty_chunk(self) -> JSON:
+        """Return a chunk of an event that says nothing of text, calls or tokens."""
+        return {**self._frame, "object": "chat.completion.chunk", "choices": []}
+
     def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
         return [completions.chunk(self._frame, delta, finish)]
 

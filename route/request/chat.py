@@ -36,9 +36,11 @@ from p2l.common.long_texts import (
 )
 from p2l.common.web import bearer_of
 from route.keep.stored_responses import ResponseStore
-from route.providers.base import JSON, Fault, ProviderError
+from route.providers.base import JSON, NATIVE, Fault, ProviderError
 from route.providers.completions import BYTES_PER_TOKEN, MOST_TOKENS, SHAPE_ERRORS, image_url
+from route.providers.native import NativeEvent
 from route.request.api_errors import ApiError
+from route.request.native import NativeForm
 from route.routing.decision import FEATURE_BITS, bits_of
 from route.routing.dollars import Prompt
 from route.routing.refusals import answer_of
@@ -79,8 +81,8 @@ class ChatRequest:
     stream: bool
     size: int
     """Bytes."""
-    hints: tuple[str, ...] = ()
-    """Fields of the client's own protocol that were left out."""
+    native: NativeForm | None = None
+    """The request in the client's own protocol, where that is another one."""
     budget_usd: float | None = None
     """Expected dollars that the answer may cost; it takes the place of the budget in the unit of the costs."""
 
@@ -118,12 +120,13 @@ _compact: _Dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).
 class Dialect:
     """OpenAI's chat completions, unchanged; other dialects translate. An instance serves one request."""
 
-    hints: Collection[str] = ()
-    """Fields that `request` leaves out."""
-
     def request(self, body: JSON) -> JSON:
         """Return the body of a chat completion for that of a request; raise `ApiError` for a malformed one."""
         return body
+
+    def native_form(self, _body: JSON, _headers: Mapping[str, str]) -> NativeForm | None:
+        """Return a request in its own protocol, after `request`; None for a chat completion."""
+        return None
 
     async def prepare(self, request: ChatRequest, _stored: ResponseStore, _key: str, _max_bytes: float) -> ChatRequest:
         """Return the request with the stored responses of its key that it refers to."""
@@ -165,8 +168,24 @@ class TranslatedDialect(Dialect):
     closing_events: Callable[[], list[JSON]]
     """Returns the events after the last chunk."""
 
+    _is_native = False
+
+    def passed_event(self, chunk: JSON, event: NativeEvent) -> bytes:
+        """Return an event of a provider that speaks this dialect; the chunk has the model and the router's fields."""
+        raise NotImplementedError
+
+    def passed_end(self) -> bytes:
+        """Return what completes a stream of such events."""
+        raise NotImplementedError
+
+    def passed(self, completion: JSON) -> JSON:
+        """Return an answer of a provider that speaks this dialect."""
+        return {**completion[NATIVE], "model": completion["model"], **router_fields(completion)}
+
     def answer(self, completion: JSON) -> JSON:
         """See `Dialect`; likewise the others."""
+        if NATIVE in completion:
+            return self.passed(completion)
         try:
             return self.translated(completion)
         except SHAPE_ERRORS as error:
@@ -174,6 +193,12 @@ class TranslatedDialect(Dialect):
 
     def take(self, chunk: JSON, dump: _Dump = _compact) -> bytes:
         """Return the events of a chunk."""
+        event = chunk.get(NATIVE)
+        if event is not None:
+            self._is_native = True
+            return self.passed_event(chunk, event)
+        if self._is_native:  # it says once more what an event has said
+            return b""
         try:
             return encode(self.events(chunk), dump)
         except SHAPE_ERRORS as error:
@@ -181,9 +206,20 @@ class TranslatedDialect(Dialect):
 
     def end(self) -> bytes:
         """Return the end of a complete stream."""
-        return encode(self.closing_events())
+        return self.passed_end() if self._is_native else encode(self.closing_events())
 
 
+ROUTER_FIELDS = frozenset({"model", "direct_model", "cost", "budget_usd", "compare", "stream"})
+"""Fields of requests that are the router's own business."""
+
+
+def router_fields(answer: JSON) -> JSON:
+    """Return the fields of an answer or a chunk that the router has added."""
+    return {name: value for name, value in answer.items() if name.startswith("router_")}
+
+
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""Fields with the thoughts of an answer, by provider."""
 _NO_COMPLETION = "the answer of the provider is not a chat completion"
 
 
@@ -206,6 +242,11 @@ def text_of_answer(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
+
+
+def thoughts_of(message: JSON) -> str:
+    """Return the thoughts of an answer or a delta, whatever the provider calls them."""
+    return next((str(message[name]) for name in _THOUGHTS if isinstance(message.get(name), str) and message[name]), "")
 
 
 def tokens_counted(usage: Any, *path: str) -> int:
@@ -308,7 +349,7 @@ def parse_chat(
         compare=compare,
         stream=stream,
         size=len(raw),
-        hints=tuple(name for name in dialect.hints if name in sent),
+        native=dialect.native_form(sent, headers),
         budget_usd=budget_usd,
     )
     if len(raw) > LONG:

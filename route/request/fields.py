@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable
 from urllib.parse import quote
 
 from route.config import ModelConfig
-from route.providers.base import JSON
+from route.providers.base import JSON, NativeRequest
 from route.providers.completions import has_role
+from route.providers.registry import spec_of
 from route.request.chat import ChatRequest
+from route.request.native import native_request
 from route.routing.decision import Decision
 
 PLAIN = frozenset(
@@ -34,17 +36,39 @@ PLAIN = frozenset(
     }
 )
 """Fields that pass without being listed."""
+_OF_CHAT_PROVIDERS = frozenset(
+    {
+        *("service_tier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "prediction"),
+        *("modalities", "audio", "moderation", "web_search_options", "search_settings", "search_parameters"),
+        *("reasoning_format", "include_reasoning", "clear_thinking", "prompt_mode", "safe_prompt", "tool_stream"),
+        *("provider", "transforms", "plugins", "documents", "citation_options", "compound_custom", "do_sample"),
+        *("disable_tool_validation", "include_domains", "exclude_domains", "return_citations", "ignore_eos"),
+        *("prompt_truncate_len", "context_length_exceeded_behavior", "echo", "logit_processors", "slot_id"),
+        *("id_slot", "cache_prompt", "keep_alive", "options", "repetition_penalty", "min_tokens", "usage"),
+    }
+)
+"""Fields beside them that pass to a provider of chat completions: published ones of OpenAI and of its many cousins.
+
+What chooses another model, account or address (`models`, `route`, `preset`, `api_base`, ...) is the router's business.
+"""
+_CONFIGURED_FIRST = frozenset({"service_tier", "provider", "plugins"})
+"""Fields on which a price depends: what the configuration says of them is not the clients' to change."""
+_CHAT_PROTOCOLS = ("openai", "openai-reasoning", "openai-o1", "azure")
 _OF_CUSTOM_TOOLS = frozenset({"type", "custom", "name", "description", "input_schema", "strict", "cache_control"})
 _MOST_NAMES, _LONGEST_NAME = 20, 64
 
 
-def passed(body: JSON, listed: Collection[str]) -> tuple[JSON, list[str]]:
+def passed(body: JSON, listed: Collection[str], *, is_chat: bool = False) -> tuple[JSON, list[str]]:
     """Return the fields of a body that pass where these are listed, and the names of those that do not.
 
-    A tool that is neither a function nor custom is one that the provider runs and charges for: it passes where
-    `tools.TYPE` is listed.
+    A tool that is neither a function nor custom is one that the provider runs: it passes to providers of chat
+    completions (`is_chat`), and where `tools.TYPE` is listed.
     """
-    fields = {name: field for name, field in body.items() if name in PLAIN or name in listed}
+    fields = {
+        name: field
+        for name, field in body.items()
+        if name in PLAIN or name in listed or (is_chat and name in _OF_CHAT_PROVIDERS)
+    }
     dropped = [name for name in body if name not in fields]
     tools = body.get("tools")
     if not isinstance(tools, list):
@@ -56,13 +80,19 @@ def passed(body: JSON, listed: Collection[str]) -> tuple[JSON, list[str]]:
         if kind == "function" or (kind == "custom" and tool.keys() <= _OF_CUSTOM_TOOLS):
             kept.append(tool)
             continue
+        if kind is None and isinstance(tool, dict) and isinstance(tool.get("function"), dict):
+            kept.append(tool if is_chat else {"type": "function", **tool})  # as Mistral's client writes it
+            continue
+        if is_chat and isinstance(kind, str) and kind != "custom":
+            kept.append(tool)
+            continue
         foreign = next((key for key in tool if key not in _OF_CUSTOM_TOOLS), "")
         name = f"tools.{kind if isinstance(kind, str) and kind != 'custom' else foreign}"
         if name in listed:
             kept.append(tool)
         else:
             dropped.append(name)
-    if len(kept) < len(tools):
+    if kept != tools:
         fields["tools"] = kept
         if not kept:  # providers refuse an empty list, and a choice of tools without tools
             fields = {name: field for name, field in fields.items() if name not in ("tools", "tool_choice")}
@@ -87,12 +117,16 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
 
     Fields that pass, `listed` ones among them, override the configuration.
     """
-    body, dropped = passed(incoming.body, listed)
-    settings = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
+    is_chat = spec_of(model.type).protocol in _CHAT_PROTOCOLS and incoming.native is None
+    body, dropped = passed(incoming.body, listed, is_chat=is_chat)
+    if incoming.native is not None:
+        dropped = [*incoming.native.lost, *(name for name in dropped if name not in incoming.native.lost)]
+    settings = _sampling(model)
     if body.get("max_completion_tokens") is not None:
-        del settings["max_tokens"]  # the same limit under its newer name
-    sampling = {key: setting for key, setting in settings.items() if setting is not None and body.get(key) is None}
-    request = {**model.extra_fields, **body, **sampling, "model": model.name}
+        settings.pop("max_tokens", None)  # the same limit under its newer name
+    sampling = {key: setting for key, setting in settings.items() if body.get(key) is None}
+    fixed = {name: model.extra_fields[name] for name in _CONFIGURED_FIRST & model.extra_fields.keys() - set(listed)}
+    request = {**model.extra_fields, **body, **fixed, **sampling, "model": model.name}
     if model.system_prompt and not has_role(body["messages"], "system", "developer"):
         request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
     if incoming.stream:
@@ -102,6 +136,23 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
     else:
         request.pop("stream_options", None)
     return request, dropped
+
+
+def native_for(
+    model: ModelConfig, incoming: ChatRequest, listed: Collection[str] = ()
+) -> tuple[NativeRequest, list[str]]:
+    """Return the request for this model's provider in its own protocol, and the names of the fields it does not get."""
+    form = incoming.native
+    assert form is not None
+    settings = {**model.extra_fields, **_sampling(model)}
+    if model.system_prompt and not has_role(incoming.body["messages"], "system", "developer"):
+        settings["messages"] = [{"role": "system", "content": model.system_prompt}]
+    return native_request(form, model, listed, settings, stream=incoming.stream)
+
+
+def _sampling(model: ModelConfig) -> JSON:
+    settings = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
+    return {name: setting for name, setting in settings.items() if setting is not None}
 
 
 def mark_answer(answer: JSON, name: str, decision: Decision | None, attempts: list[str]) -> JSON:

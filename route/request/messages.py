@@ -1,27 +1,30 @@
-"""Anthropic's Messages API, translated to chat completions and back.
+"""Anthropic's Messages API: passed to Anthropic's models as it is, for others translated to chat completions and back.
 
-Fields with the same name in both APIs, and unknown ones, stay as they are. Hints to Anthropic's own models are dropped
-(caching marks, `thinking`, `service_tier`, ...), since any model may answer; what needs Anthropic's servers (tools that
-they run, files that they store) is refused.
+In a translation fields with the same name in both APIs, and unknown ones, stay as they are. Hints to Anthropic's own
+models (caching marks, `thinking`, `service_tier`, ...) are left out and named; what needs Anthropic's servers or models
+(tools of their own, files that they store) blocks it, so that the request goes to a model of Anthropic's or nowhere.
 """
 
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from p2l.common.errors import InputError
-from p2l.common.files import parse_json
-from route.providers.base import JSON, Fault, ProviderError
+from route.providers.base import JSON
 from route.providers.completions import SHAPE_ERRORS
+from route.providers.native import NativeEvent
 from route.request.api_errors import ApiError
-from route.request.chat import TranslatedDialect, encode, object_in, text_of_answer, tokens_counted
+from route.request.chat import ROUTER_FIELDS, TranslatedDialect, encode, object_in, router_fields
+from route.request.message_stream import MessageStream, message_of
+from route.request.native import NativeForm, Notes, betas_of
 
 _Placed: TypeAlias = tuple[str, JSON]
 """A place in the request, and the block of content there."""
 _THOUGHTS = ("thinking", "redacted_thinking")
+_MARKS = ("cache_control", "citations", "context")
+"""Fields of blocks that chat completions do not have, and answers do not depend on."""
 
 
 def _placed_blocks(content: Any, where: str) -> list[_Placed]:
@@ -33,57 +36,72 @@ def _placed_blocks(content: Any, where: str) -> list[_Placed]:
     return [(f"{where}[{number}]", block) for number, block in enumerate(content)]
 
 
-def _joined(blocks: Sequence[_Placed], between: str) -> str:
-    """Return the text of blocks; raise InputError, with its place, for one that is not text."""
+def _joined(blocks: Sequence[_Placed], between: str, notes: Notes) -> str:
+    """Return the text of blocks; a block that is not text, noted with its place, blocks a translation."""
     texts = []
     for where, block in blocks:
-        part = _part(where, block)
-        if part["type"] != "text":
-            raise InputError(f"{where}: must be text")
-        texts.append(part["text"])
+        part = _part(where, block, notes)
+        if part["type"] == "text":
+            texts.append(part["text"])
+        else:
+            notes.block(f"{where}: must be text")
     return between.join(texts)
 
 
-def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
-    """Translate a turn; raise InputError for a malformed one, or one that cannot be routed."""
+def _of_turn(turn: Any, where: str, notes: Notes) -> Iterator[JSON]:
+    """Translate a turn; raise InputError for a malformed one."""
     if not isinstance(turn, dict):
         raise InputError(f"{where}: must be an object with role and content")
     blocks = _placed_blocks(turn.get("content"), f"{where}.content")
     match turn.get("role"):
         case "user":
-            # The results of tools are a message each, before the rest of the turn.
-            parts: list[JSON] = []
-            rest: list[JSON] = []
-            for place, block in blocks:
-                if block.get("type") != "tool_result":
-                    rest.append(_part(place, block))
-                    continue
-                if not isinstance(block.get("tool_use_id"), str):
-                    raise InputError(f"{place}: a tool_result must have a tool_use_id")
-                content = block.get("content")
-                placed = _placed_blocks("" if content is None else content, f"{place}.content")
-                output = [_part(where_placed, inner) for where_placed, inner in placed]
-                text = "\n".join(part["text"] for part in output if part["type"] == "text")
-                if block.get("is_error"):
-                    text = f"The tool failed: {text}"  # chat completions have no field for it
-                message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
-                # Images among the results follow as the user's: most models read only text from a tool.
-                parts += [part for part in output if part["type"] != "text"]
-                yield message
-            parts += rest
-            if parts or not blocks:
-                only_text = len(parts) <= 1 and all(part["type"] == "text" for part in parts)
-                yield {"role": "user", "content": "".join(part["text"] for part in parts) if only_text else parts}
+            yield from _of_user(blocks, notes)
         case "assistant":
-            calls = [_call(place, block) for place, block in blocks if block.get("type") == "tool_use"]
-            # Thoughts are left out: only the model that wrote them can read them.
-            text = _joined([each for each in blocks if each[1].get("type") not in ("tool_use", *_THOUGHTS)], "")
-            answer: JSON = {"role": "assistant", "content": text or (None if calls else "")}
-            yield answer | ({"tool_calls": calls} if calls else {})
+            yield _of_assistant(blocks, notes)
         case "system":
-            yield {"role": "system", "content": _joined(blocks, "\n\n")}
+            yield {"role": "system", "content": _joined(blocks, "\n\n", notes)}
         case _:
             raise InputError(f"{where}.role: must be user or assistant")
+
+
+def _of_user(blocks: Sequence[_Placed], notes: Notes) -> Iterator[JSON]:
+    """Translate a user's turn: the results of tools are a message each, before the rest of the turn."""
+    parts: list[JSON] = []
+    rest: list[JSON] = []
+    for place, block in blocks:
+        if block.get("type") != "tool_result":
+            rest.append(_part(place, block, notes))
+            continue
+        if not isinstance(block.get("tool_use_id"), str):
+            raise InputError(f"{place}: a tool_result must have a tool_use_id")
+        if block.get("cache_control"):
+            notes.lose("cache_control")
+        content = block.get("content")
+        placed = _placed_blocks("" if content is None else content, f"{place}.content")
+        output = [_part(where_placed, inner, notes) for where_placed, inner in placed]
+        text = "\n".join(part["text"] for part in output if part["type"] == "text")
+        if block.get("is_error"):
+            text = f"The tool failed: {text}"  # chat completions have no field for it
+        # Images among the results follow as the user's: most models read only text from a tool.
+        parts += [part for part in output if part["type"] != "text"]
+        yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
+    parts += rest
+    if parts or not blocks:
+        only_text = len(parts) <= 1 and all(part["type"] == "text" for part in parts)
+        yield {"role": "user", "content": "".join(part["text"] for part in parts) if only_text else parts}
+
+
+def _of_assistant(blocks: Sequence[_Placed], notes: Notes) -> JSON:
+    """Translate an answer of a model."""
+    calls = [_call(place, block) for place, block in blocks if block.get("type") == "tool_use"]
+    said = [each for each in blocks if each[1].get("type") not in ("tool_use", *_THOUGHTS)]
+    if len(said) + len(calls) < len(blocks):
+        notes.lose("messages.thinking")  # only the model that wrote thoughts can read them
+    if any(block.get("cache_control") for _, block in blocks):
+        notes.lose("cache_control")
+    text = _joined(said, "", notes)
+    answer: JSON = {"role": "assistant", "content": text or (None if calls else "")}
+    return answer | ({"tool_calls": calls} if calls else {})
 
 
 def _call(where: str, block: JSON) -> JSON:
@@ -93,9 +111,12 @@ def _call(where: str, block: JSON) -> JSON:
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-def _part(where: str, block: JSON) -> JSON:
-    """Translate a block of text, an image or a document; raise InputError, with its place, for any other."""
+def _part(where: str, block: JSON, notes: Notes) -> JSON:
+    """Translate a block of text, an image or a document; any other stays as it is and blocks a translation."""
     kind = block.get("type")
+    marks = [name for name in _MARKS if block.get(name)]
+    if marks:
+        notes.lose(*marks)
     try:
         source: JSON = block["source"] if kind in ("image", "document") else {"type": None}
         match kind, source["type"]:
@@ -115,7 +136,8 @@ def _part(where: str, block: JSON) -> JSON:
                 return {"type": "file", "file": {"filename": name, "file_data": data}}
     except SHAPE_ERRORS:
         raise InputError(f"{where}: is not of the form of a block of the type {kind}") from None
-    raise InputError(f"{where}: content of the type {kind} cannot be routed, or not from this source")
+    notes.block(f"{where}: content of the type {kind} cannot be routed, or not from this source")
+    return block if isinstance(kind, str) and kind != "text" else {"type": "unknown"}
 
 
 _TRANSLATED = frozenset(
@@ -127,34 +149,33 @@ _HINTS = frozenset(
 """Fields that a translation leaves out."""
 _REFUSED = {
     "compare": "goes with chat completions only, a message has one answer",
-    "container": "the router cannot run code, leave it out",
-    "mcp_servers": "the router connects to no servers, leave it out",
     "n": "a message has one answer, leave it out",
+}
+_ANTHROPICS = {
+    "container": "only models of Anthropic's run code, leave it out",
+    "mcp_servers": "only models of Anthropic's connect to servers, leave it out",
 }
 
 
-def chat_request(body: JSON) -> JSON:
-    """Translate the body of a request; raise InputError for a malformed one, or one that cannot be routed."""
-    for field, why in _REFUSED.items():
-        if body.get(field):
-            raise InputError(f"{field}: {why}")
+def chat_request(body: JSON, notes: Notes | None = None) -> JSON:
+    """Translate the body of a request, and note what that loses; raise InputError for a malformed one.
+
+    Without notes whatever blocks a translation is an InputError, too.
+    """
+    notes = notes or Notes(is_strict=True)
+    _check_fields(body, notes)
     chat = {key: value for key, value in body.items() if key not in _TRANSLATED and key not in _HINTS}
     turns = _items(body, "messages")
     if not turns:
         raise InputError("messages: must have at least one")
     chat["messages"] = [
-        message for number, turn in enumerate(turns) for message in _of_turn(turn, f"messages[{number}]")
+        message for number, turn in enumerate(turns) for message in _of_turn(turn, f"messages[{number}]", notes)
     ]
     if body.get("system"):
-        instructions = _joined(_placed_blocks(body["system"], "system"), "\n\n")
+        instructions = _joined(_placed_blocks(body["system"], "system"), "\n\n", notes)
         chat["messages"].insert(0, {"role": "system", "content": instructions})
-    chat |= _tools(body)
-    form = object_in(object_in(body, "output_config"), "format")
-    if form:
-        if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
-            raise InputError("output_config.format: must have the type json_schema and a schema")
-        schema = {"name": "answer", "schema": form["schema"], "strict": True}
-        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    chat |= _tools(body, notes)
+    chat |= _format(body)
     if body.get("stop_sequences"):
         chat["stop"] = _items(body, "stop_sequences")
     user = object_in(body, "metadata").get("user_id")
@@ -165,6 +186,25 @@ def chat_request(body: JSON) -> JSON:
     return chat
 
 
+def _check_fields(body: JSON, notes: Notes) -> None:
+    for field, why in _REFUSED.items():
+        if body.get(field):
+            raise InputError(f"{field}: {why}")
+    for field, why in _ANTHROPICS.items():
+        if body.get(field):
+            notes.block(f"{field}: {why}")
+
+
+def _format(body: JSON) -> JSON:
+    form = object_in(object_in(body, "output_config"), "format")
+    if not form:
+        return {}
+    if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+        raise InputError("output_config.format: must have the type json_schema and a schema")
+    schema = {"name": "answer", "schema": form["schema"], "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
 def _items(body: JSON, field: str) -> list[Any]:
     items = body.get(field)
     if not isinstance(items, list):
@@ -172,10 +212,10 @@ def _items(body: JSON, field: str) -> list[Any]:
     return items
 
 
-def _tools(body: JSON) -> JSON:
+def _tools(body: JSON, notes: Notes) -> JSON:
     if not body.get("tools"):
         return {}
-    tools = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(_items(body, "tools"))]
+    tools = [_tool(tool, f"tools[{number}]", notes) for number, tool in enumerate(_items(body, "tools"))]
     choice = object_in(body, "tool_choice")
     chat: JSON = {"tools": tools}
     if choice:
@@ -193,25 +233,24 @@ def _tools(body: JSON) -> JSON:
     return chat
 
 
-def _tool(tool: Any, where: str) -> JSON:
-    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+_OF_TOOLS = frozenset({"name", "type", "description", "input_schema", "strict"})
+
+
+def _tool(tool: Any, where: str, notes: Notes) -> JSON:
+    if not isinstance(tool, dict):
         raise InputError(f"{where}: must be an object with a name")
-    if tool.get("type") not in (None, "custom"):
-        raise InputError(
-            f"{where}: tools of Anthropic's own ({tool['type']}) cannot be routed; give it an input_schema"
-        )
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        notes.block(f"{where}: tools of Anthropic's own ({kind}) cannot be routed; give it an input_schema")
+        return tool if isinstance(kind, str) else {"type": "unknown"}
+    if not isinstance(tool.get("name"), str):
+        raise InputError(f"{where}: must be an object with a name")
+    notes.lose(*(name if name == "cache_control" else f"tools.{name}" for name in tool.keys() - _OF_TOOLS))
     function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object", "properties": {}}}
     described = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
     return {"type": "function", "function": function | described}
 
 
-_STOP = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "content_filter": "refusal",
-}
 _ERRORS = {
     401: "authentication_error",
     403: "permission_error",
@@ -223,168 +262,49 @@ _ERRORS = {
 }
 
 
-def message_of(completion: JSON) -> JSON:
-    """Translate a whole answer."""
-    choice = (completion.get("choices") or [{}])[0]
-    reply = choice.get("message") or {}
-    texts = [text for text in (text_of_answer(reply.get("content")), reply.get("refusal")) if text]
-    calls = reply.get("tool_calls") or []
-    content = [{"type": "text", "text": text} for text in texts]
-    for call in calls:
-        function = call.get("function") or {}
-        sent = function.get("arguments") or "{}"
-        try:
-            arguments = sent if isinstance(sent, dict) else parse_json(sent)
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):
-            arguments = {"arguments": sent}  # clients expect an object
-        identifier = str(call.get("id") or f"toolu_{uuid.uuid4().hex}")  # some providers send none
-        content.append({"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments})
-    stop = _stop_of(choice, calls=bool(calls), refused=bool(reply.get("refusal")))
-    return {**_frame_of(completion), "content": content, **stop, "usage": _usage_of(completion.get("usage"))}
-
-
-def _frame_of(completion: JSON) -> JSON:
-    """Return the fields of a message beside its content: identifier, model, and the router's own."""
-    router_fields = {key: field for key, field in completion.items() if key.startswith("router_")}
-    identifier = completion.get("id") or f"msg_{uuid.uuid4().hex}"
-    frame = {"id": identifier, "type": "message", "role": "assistant", "model": completion.get("model")}
-    return {**frame, **router_fields}
-
-
-def _stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
-    """Return why it ended, with the stop sequence if the provider names it in `stop_reason`, as vLLM does."""
-    finish, sequence = choice.get("finish_reason"), choice.get("stop_reason")
-    if refused:
-        return {"stop_reason": "refusal", "stop_sequence": None}
-    if finish == "stop" and calls:  # as OpenAI ends a call of a tool that had to be called
-        return {"stop_reason": "tool_use", "stop_sequence": None}
-    if finish == "stop" and isinstance(sequence, str) and sequence:
-        return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
-    return {"stop_reason": _STOP.get(str(finish), "end_turn"), "stop_sequence": None}
-
-
-def _usage_of(usage: Any) -> JSON:
-    """Return tokens as a message counts them; zeros without counts."""
-    # Prompt tokens that were read from a cache are counted apart there.
-    cached = tokens_counted(usage, "prompt_tokens_details", "cached_tokens")
-    return {
-        "input_tokens": max(0, tokens_counted(usage, "prompt_tokens") - cached),
-        "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": tokens_counted(usage, "completion_tokens"),
-    }
-
-
-class MessageStream:
-    """Translates the chunks of one chat completion to the events of a message.
-
-        message_start ping (content_block_start content_block_delta* content_block_stop)* message_delta message_stop
-
-    Blocks follow each other: text ends when a tool is called, a call when the next begins. The usage is known at the
-    end only, so `message_start` counts zero.
-    """
-
-    def __init__(self) -> None:
-        self._started = False
-        self._blocks = 0
-        self._open: str | None = None
-        """Type of the open block."""
-        self._call: tuple[Any, Any] = (None, None)
-        """Index and identifier of the open call."""
-        self._choice: JSON = {}
-        self._called = False
-        self._refused = False
-        self._usage: Any = None
-
-    def take(self, chunk: JSON) -> list[JSON]:
-        """Return the events of a chunk; raise ProviderError if it continues a call that has ended."""
-        events: list[JSON] = []
-        if not self._started:
-            self._started = True
-            # Most providers count at the end only, so that the usage of the beginning is zero.
-            unknown = {"stop_reason": None, "stop_sequence": None, "usage": _usage_of(None)}
-            message = {**_frame_of(chunk), "content": [], **unknown}
-            events = [{"type": "message_start", "message": message}, {"type": "ping"}]
-        if chunk.get("usage") is not None:
-            self._usage = chunk["usage"]
-        for choice in chunk.get("choices") or []:
-            if choice.get("index"):  # a message has one answer
-                continue
-            if choice.get("finish_reason"):
-                self._choice = choice
-            delta = choice.get("delta") or {}
-            events += self._text(text_of_answer(delta.get("content"))) + self._text(delta.get("refusal"))
-            self._refused |= bool(delta.get("refusal"))
-            for piece in delta.get("tool_calls") or []:
-                events += self._piece(piece)
-        return events
-
-    def end(self) -> list[JSON]:
-        """Return the events after the last chunk."""
-        stop = _stop_of(self._choice, calls=self._called, refused=self._refused)
-        ending = {"type": "message_delta", "delta": stop, "usage": _usage_of(self._usage)}
-        return [*self._close(), ending, {"type": "message_stop"}]
-
-    def _text(self, text: Any) -> list[JSON]:
-        if not text:
-            return []
-        opening = [] if self._open == "text" else self._begin({"type": "text", "text": ""})
-        return [*opening, self._delta({"type": "text_delta", "text": text})]
-
-    def _piece(self, piece: JSON) -> list[JSON]:
-        function = piece.get("function") or {}
-        # The further pieces of a call repeat its index, its identifier, both or neither, by provider.
-        index, identifier = piece.get("index"), piece.get("id")
-        goes_on = (
-            self._open == "tool_use" and index in (None, self._call[0]) and identifier in (None, "", self._call[1])
-        )
-        opening: list[JSON] = []
-        if not goes_on:
-            if not function.get("name"):
-                raise ProviderError(Fault.MALFORMED, "the model continued a tool call that had ended")
-            self._call, self._called = (index, identifier), True
-            block_id = str(identifier or f"toolu_{uuid.uuid4().hex}")
-            opening = self._begin({"type": "tool_use", "id": block_id, "name": function["name"], "input": {}})
-        arguments = function.get("arguments")
-        if not arguments:
-            return opening
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        return [*opening, self._delta({"type": "input_json_delta", "partial_json": text})]
-
-    def _begin(self, block: JSON) -> list[JSON]:
-        closing = self._close()
-        self._open = block["type"]
-        self._blocks += 1
-        return [*closing, {"type": "content_block_start", "index": self._blocks - 1, "content_block": block}]
-
-    def _delta(self, delta: JSON) -> JSON:
-        return {"type": "content_block_delta", "index": self._blocks - 1, "delta": delta}
-
-    def _close(self) -> list[JSON]:
-        if self._open is None:
-            return []
-        self._open = None
-        return [{"type": "content_block_stop", "index": self._blocks - 1}]
-
-
 class Messages(TranslatedDialect):
     """Anthropic's Messages API."""
-
-    hints = _HINTS
 
     def __init__(self) -> None:
         stream = MessageStream()
         self.events = stream.take
         self.closing_events = stream.end
+        self._notes = Notes()
+        self._is_complete = False
 
     def request(self, body: JSON) -> JSON:
         """See `Dialect`; likewise the others."""
         try:
-            return chat_request(body)
+            return chat_request(body, self._notes)
         except InputError as error:
             raise ApiError(400, "invalid_value", str(error)) from error
+
+    def native_form(self, body: JSON, headers: Mapping[str, str]) -> NativeForm:
+        """Return the request in this protocol."""
+        notes = self._notes
+        notes.lose(*(name for name in body if name in _HINTS))
+        if object_in(body, "output_config").get("effort") is not None:
+            notes.lose("output_config.effort")
+        return NativeForm(
+            protocol="messages",
+            body={name: value for name, value in body.items() if name not in ROUTER_FIELDS},
+            lost=tuple(notes.lost),
+            blocked=ApiError(400, "invalid_value", notes.blocked) if notes.blocked else None,
+            betas=betas_of(headers),
+        )
+
+    def passed_event(self, chunk: JSON, event: NativeEvent) -> bytes:
+        """Return an event of Anthropic's as it came, but for the model and the router's fields in the first one."""
+        kind = event.content.get("type")
+        if kind == "message_start":
+            message = {**(event.content.get("message") or {}), "model": chunk["model"], **router_fields(chunk)}
+            return encode([{**event.content, "message": message}])
+        self._is_complete |= kind == "message_stop"
+        return event.encoded()
+
+    def passed_end(self) -> bytes:
+        """Return what completes a stream that was passed on."""
+        return b"" if self._is_complete else encode([{"type": "message_stop"}])
 
     def translated(self, completion: JSON) -> JSON:
         """Return a message."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from route.providers.base import JSON, Fault, ProviderError
-from route.request.chat import text_of_answer, tokens_counted
+from p2l.common.files import parse_json
+from route.providers.base import JSON
+from route.request.blocks import Block, BlockOrder, Kind, Step
+from route.request.chat import text_of_answer, thoughts_of, tokens_counted
 
 _ECHOED: Mapping[str, Any] = {
     **dict.fromkeys(("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p", "user")),
@@ -21,20 +25,25 @@ _ECHOED: Mapping[str, Any] = {
 }
 """Fields of a request that its response repeats, with their defaults."""
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_THOUGHTS = ("reasoning_content", "reasoning")
-"""Fields with the thoughts of an answer, by provider."""
+
+_OWN_ID = re.compile(r"[a-z]+_p2l[0-9a-f]+")
 
 
-def _new_id(prefix: str) -> str:
-    """Return a new identifier."""
-    return f"{prefix}_{secrets.token_hex(24)}"
+def new_id(prefix: str) -> str:
+    """Return a new identifier of an item or a response, which no provider knows."""
+    return f"{prefix}_p2l{secrets.token_hex(24)}"
+
+
+def is_own_id(identifier: Any) -> bool:
+    """Return whether the router made an identifier."""
+    return isinstance(identifier, str) and _OWN_ID.fullmatch(identifier) is not None
 
 
 def frame_of(request: JSON, *, stored: bool) -> JSON:
     """Return the fields of a response that are known before its answer."""
     reasoning = request.get("reasoning") or {}  # checked to be an object when the request was translated
     return {
-        "id": _new_id("resp"),
+        "id": new_id("resp"),
         "object": "response",
         "created_at": int(time.time()),
         "status": "in_progress",
@@ -55,19 +64,20 @@ def response_of(completion: JSON, frame: JSON) -> JSON:
     choice = (completion.get("choices") or [{}])[0]
     message = choice.get("message") or {}
     output: list[JSON] = []
-    texts = [message[name] for name in _THOUGHTS if isinstance(message.get(name), str) and message[name]]
-    if texts:
-        output.append(_reasoning(_new_id("rs"), texts[0]))
+    thoughts = thoughts_of(message)
+    if thoughts:
+        output.append(_reasoning(new_id("rs"), thoughts))
     text, refusal = text_of_answer(message.get("content")), message.get("refusal")
     parts = [_text_part(text, (choice.get("logprobs") or {}).get("content") or [])] if text else []
     if refusal:
         parts.append({"type": "refusal", "refusal": refusal})
     if parts:
-        output.append(_message_item(_new_id("msg"), parts))
+        output.append(_message_item(new_id("msg"), parts))
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
         arguments = function.get("arguments") or ""
-        output.append(_call_item(_new_id("fc"), call.get("id"), function.get("name"), arguments))
+        arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        output.append(_call_item(frame, call.get("id"), function.get("name"), arguments))
     return _finished(frame, completion, output, choice.get("finish_reason"))
 
 
@@ -109,28 +119,35 @@ def _reasoning(identifier: str, text: str, status: str = "completed") -> JSON:
     return {"id": identifier, "type": "reasoning", "summary": [], "content": content, "status": status}
 
 
-def _call_item(identifier: str, call_id: Any, name: Any, arguments: Any, status: str = "completed") -> JSON:
-    return {
-        "id": identifier,
-        "type": "function_call",
-        "call_id": str(call_id) if call_id else _new_id("call"),
-        "name": name,
-        "arguments": arguments,
-        "status": status,
-    }
+def custom_tools(request: JSON) -> set[str]:
+    """Return the names of a request's tools that take text, not JSON."""
+    return {str(tool.get("name")) for tool in request.get("tools") or [] if tool.get("type") == "custom"}
 
 
-_TEXT = {"kind": "text", "type": "output_text", "field": "text", "event": "response.output_text"}
-_REFUSAL = {"kind": "refusal", "type": "refusal", "field": "refusal", "event": "response.refusal"}
-_REASONING = {"kind": "reasoning", "type": "reasoning_text", "field": "text", "event": "response.reasoning_text"}
+def _call_item(frame: JSON, call_id: Any, name: Any, arguments: Any, status: str = "completed") -> JSON:
+    """Return the item of a call: of a function, or of a custom tool, which models called as a function."""
+    call = {"call_id": str(call_id) if call_id else new_id("call"), "name": name, "status": status}
+    if name not in custom_tools(frame):
+        return {"id": new_id("fc"), "type": "function_call", **call, "arguments": arguments}
+    try:
+        text = parse_json(arguments or "{}").get("input")
+    except (ValueError, AttributeError):
+        text = None
+    return {"id": new_id("ctc"), "type": "custom_tool_call", **call, "input": str(arguments if text is None else text)}
+
+
+_FORMS: Mapping[Kind, tuple[str, str, str]] = {
+    "text": ("output_text", "text", "response.output_text"),
+    "refusal": ("refusal", "refusal", "response.refusal"),
+    "thinking": ("reasoning_text", "text", "response.reasoning_text"),
+}
+"""Of each kind of text: type of its part, the field that holds it there, and the beginning of its events' names."""
 
 
 class ResponseStream:
     """Translates the chunks of one chat completion to the events of a response.
 
-        created in_progress (output_item.added ... output_item.done)* completed
-
-    Items follow each other: thoughts end when text begins, text when a function is called, a call when the next begins.
+    created in_progress (output_item.added ... output_item.done)* completed
     """
 
     def __init__(self, frame: JSON) -> None:
@@ -139,10 +156,7 @@ class ResponseStream:
         self._started = False
         self._output: list[JSON] = []
         """Items that are complete."""
-        self._open: JSON | None = None
-        """The item that is being written: its kind, identifier, event and text so far."""
-        self._index: Any = None
-        """The provider's index of the open call."""
+        self._order = BlockOrder()
         self._completion: JSON = {}
         self._finish: Any = None
         self._logprobs: list[JSON] = []
@@ -165,12 +179,12 @@ class ResponseStream:
             self._finish = choice.get("finish_reason") or self._finish
             self._logprobs += (choice.get("logprobs") or {}).get("content") or []
             delta = choice.get("delta") or {}
-            thoughts = next((delta[name] for name in _THOUGHTS if isinstance(delta.get(name), str)), "")
-            events += self._write(_REASONING, thoughts)
-            events += self._write(_TEXT, text_of_answer(delta.get("content")))
-            events += self._write(_REFUSAL, delta.get("refusal") or "")
+            steps = self._order.write("thinking", thoughts_of(delta))
+            steps += self._order.write("text", text_of_answer(delta.get("content")))
+            steps += self._order.write("refusal", delta.get("refusal") or "")
             for piece in delta.get("tool_calls") or []:
-                events += self._piece(piece)
+                steps += self._order.call(piece)
+            events += self._events(steps)
         return events
 
     def response(self) -> JSON:
@@ -190,78 +204,84 @@ class ResponseStream:
         return [self._event("response.failed", response={**response, "output": list(self._output)})]
 
     def close(self) -> list[JSON]:
-        """Return the events that complete the open item."""
-        if self._open is None:
-            return []
-        part, text = self._open, self._open["text"]
-        if part["kind"] == "call":
-            item = _call_item(part["id"], part["call_id"], part["name"], text)
-            name = "response.function_call_arguments.done"
-            events = [self._event(name, **self._place(), arguments=text, name=part["name"])]
-        else:
-            logprobs = {"logprobs": self._logprobs} if part["kind"] == "text" else {}
-            content = _text_part(text, self._logprobs) if logprobs else {"type": part["type"], part["field"]: text}
-            place = {**self._place(), "content_index": 0}
-            events = [
-                self._event(f"{part['event']}.done", **place, **{part["field"]: text}, **logprobs),
-                self._event("response.content_part.done", **place, part=content),
-            ]
-            is_thought = part["kind"] == "reasoning"
-            item = _reasoning(part["id"], text) if is_thought else _message_item(part["id"], [content])
-        self._open = None
-        self._output.append(item)
-        return [*events, self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)]
+        """Return the events that complete the open item and those that wait."""
+        return self._events(self._order.end())
 
     def _event(self, kind: str, **fields: Any) -> JSON:
         self._sequence += 1
         return {"type": kind, "sequence_number": self._sequence, **fields}
 
-    def _place(self) -> JSON:
-        assert self._open is not None
-        return {"item_id": self._open["id"], "output_index": len(self._output)}
+    def _events(self, steps: Sequence[Step]) -> list[JSON]:
+        events = []
+        for action, block, text in steps:
+            match action:
+                case "open":
+                    events += self._begun(block)
+                case "add":
+                    events += self._added(block, text)
+                case "close":
+                    events += self._ended(block)
+        return events
 
-    def _begin(self, open_item: JSON, item: JSON) -> list[JSON]:
-        """Complete the item before and open another one, which the client sees as `item`."""
-        events = self.close()
-        self._open = open_item
-        return [*events, self._event("response.output_item.added", output_index=len(self._output), item=item)]
+    def _place(self, block: Block) -> JSON:
+        return {"item_id": block.fields["id"], "output_index": len(self._output)}
 
-    def _write(self, form: Mapping[str, str], text: str) -> list[JSON]:
-        if not text:
-            return []
-        events: list[JSON] = []
-        if self._open is None or self._open["kind"] != form["kind"]:
-            is_thought = form["kind"] == "reasoning"
-            identifier = _new_id("rs" if is_thought else "msg")
-            item = (
-                _reasoning(identifier, "", "in_progress")
-                if is_thought
-                else _message_item(identifier, [], "in_progress")
-            )
-            events = self._begin({**form, "id": identifier, "text": ""}, item)
-            part = _text_part("") if form["kind"] == "text" else {"type": form["type"], form["field"]: ""}
-            events.append(self._event("response.content_part.added", **self._place(), content_index=0, part=part))
-        assert self._open is not None
-        self._open["text"] += text
-        logprobs: JSON = {"logprobs": []} if form["kind"] == "text" else {}
-        delta = self._event(f"{form['event']}.delta", **self._place(), content_index=0, delta=text, **logprobs)
-        return [*events, delta]
+    def _is_custom(self, block: Block) -> bool:
+        return block.kind == "call" and block.name in custom_tools(self._frame)
 
-    def _piece(self, piece: JSON) -> list[JSON]:
-        function = piece.get("function") or {}
-        # The further pieces of a call repeat its index, its identifier, both or neither, by provider.
-        index, identifier = piece.get("index"), piece.get("id")
-        call = self._open if self._open is not None and self._open["kind"] == "call" else None
-        events: list[JSON] = []
-        if call is None or index not in (None, self._index) or identifier not in (None, "", call["call_id"]):
-            if not function.get("name"):
-                raise ProviderError(Fault.MALFORMED, "the model continued a tool call that had ended")
-            call_id = str(identifier) if identifier else _new_id("call")
-            call = {"kind": "call", "id": _new_id("fc"), "call_id": call_id, "name": function["name"], "text": ""}
-            events = self._begin(call, _call_item(call["id"], call_id, call["name"], "", "in_progress"))
-            self._index = index
-        arguments = function.get("arguments")
-        if not arguments:
-            return events
-        call["text"] += arguments
-        return [*events, self._event("response.function_call_arguments.delta", **self._place(), delta=arguments)]
+    def _begun(self, block: Block) -> list[JSON]:
+        if block.kind == "call":
+            block.call_id = block.call_id or new_id("call")
+            item = _call_item(self._frame, block.call_id, block.name, "", "in_progress")
+        elif block.kind == "thinking":
+            item = _reasoning(new_id("rs"), "", "in_progress")
+        else:
+            item = _message_item(new_id("msg"), [], "in_progress")
+        block.fields["id"] = item["id"]
+        events = [self._event("response.output_item.added", output_index=len(self._output), item=item)]
+        if block.kind != "call":
+            kind, field, _ = _FORMS[block.kind]
+            part = _text_part("") if block.kind == "text" else {"type": kind, field: ""}
+            place = {**self._place(block), "content_index": 0}
+            events.append(self._event("response.content_part.added", **place, part=part))
+        return events
+
+    def _added(self, block: Block, text: str) -> list[JSON]:
+        if self._is_custom(block):
+            return []  # its input is a field of the arguments, which have to be complete
+        if block.kind == "call":
+            return [self._event("response.function_call_arguments.delta", **self._place(block), delta=text)]
+        logprobs: JSON = {"logprobs": []} if block.kind == "text" else {}
+        name = f"{_FORMS[block.kind][2]}.delta"
+        return [self._event(name, **self._place(block), content_index=0, delta=text, **logprobs)]
+
+    def _ended(self, block: Block) -> list[JSON]:
+        text = block.text
+        if block.kind == "call":
+            item = _call_item(self._frame, block.call_id, block.name, text) | {"id": block.fields["id"]}
+            events = self._ended_call(block, item)
+        else:
+            kind, field, name = _FORMS[block.kind]
+            logprobs = {"logprobs": self._logprobs} if block.kind == "text" else {}
+            content = _text_part(text, self._logprobs) if logprobs else {"type": kind, field: text}
+            place = {**self._place(block), "content_index": 0}
+            events = [
+                self._event(f"{name}.done", **place, **{field: text}, **logprobs),
+                self._event("response.content_part.done", **place, part=content),
+            ]
+            is_thought = block.kind == "thinking"
+            item = _reasoning(block.fields["id"], text) if is_thought else _message_item(block.fields["id"], [content])
+        self._output.append(item)
+        return [*events, self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)]
+
+    def _ended_call(self, block: Block, item: JSON) -> list[JSON]:
+        place = self._place(block)
+        if item["type"] == "function_call":
+            return [
+                self._event("response.function_call_arguments.done", **place, arguments=block.text, name=block.name)
+            ]
+        name = "response.custom_tool_call_input"
+        return [
+            self._event(f"{name}.delta", **place, delta=item["input"]),
+            self._event(f"{name}.done", **place, input=item["input"]),
+        ]

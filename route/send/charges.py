@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p2l.common.long_texts import count_bytes
@@ -14,10 +14,11 @@ from route.config import ModelConfig
 from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
-from route.providers.base import JSON
+from route.providers.base import JSON, NativeRequest
 from route.providers.completions import BYTES_PER_TOKEN, MOST_TOKENS
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
+from route.request.native import limit_of
 
 # Tokens of an answer where neither request nor configuration limits it; every model accepts this limit.
 UNKNOWN_LONGEST = 4096
@@ -109,8 +110,11 @@ class Bounds:
         return None if self.is_bound or not self.token else self.longest
 
 
-def limited(body: JSON, tokens: int) -> JSON:
-    """Return the body of a request whose answer has at most `tokens` tokens, under the names that it uses."""
+def limited(body: JSON | NativeRequest, tokens: int) -> JSON | NativeRequest:
+    """Return a request whose answer has at most `tokens` tokens, under the names that it uses."""
+    if isinstance(body, NativeRequest):
+        name = limit_of(body.protocol)
+        return replace(body, body={**body.body, name: min(tokens, count_of(body.body.get(name)) or tokens)})
     limits = {name: limit for name in _LIMITS if (limit := count_of(body.get(name)))} or {_LIMITS[0]: tokens}
     return body | {name: min(tokens, limit) for name, limit in limits.items()}
 

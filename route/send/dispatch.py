@@ -26,11 +26,22 @@ from route.keep.reservations import NOTHING
 from route.observability.logs import LOGGER
 from route.observability.metrics import RouterMetrics
 from route.observability.tracing import RequestTrace, child, passed_on
-from route.providers.base import JSON, Fault, ProviderError, Timeouts
+from route.providers.base import (
+    DROPPED_FIELDS,
+    JSON,
+    NATIVE,
+    Fault,
+    NativeProvider,
+    NativeRequest,
+    NotSpokenError,
+    ProviderError,
+    Timeouts,
+)
 from route.providers.completions import asks_for_usage
 from route.request.api_errors import of_choice, of_fault, of_refusal
 from route.request.chat import MEDIA, ChatRequest, count_of
-from route.request.fields import mark_chunk, outputs_of, request_for
+from route.request.fields import mark_chunk, native_for, outputs_of, request_for
+from route.request.native import limit_of
 from route.routing.candidates import NoModelError
 from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held, features_in
 from route.routing.refusals import REMEMBERED_SECONDS, Refusals
@@ -85,7 +96,7 @@ class Choice:
 
 
 T = TypeVar("T")
-Call = Callable[[Deployment, JSON, Timeouts, Charge], Awaitable[T]]
+Call = Callable[[Deployment, "JSON | NativeRequest", Timeouts, Charge], Awaitable[T]]
 """Asks a provider."""
 # Faults of answers that may have been made, and are charged by the provider.
 _UNSEEN = (Fault.TIMEOUT, Fault.MALFORMED)
@@ -125,6 +136,8 @@ class Answer:
     """The one that is being asked, or that answers."""
     faults: list[ProviderError] = field(default_factory=list)
     """One for each failed attempt."""
+    not_spoken: set[Deployment] = field(default_factory=set)
+    """Deployments that turned out not to speak the client's protocol."""
     dropped: list[str] = field(default_factory=list)
     """Names of the fields that the model asked last did not get."""
     charges: list[Charge] = field(default_factory=list)
@@ -219,44 +232,66 @@ class Dispatcher:
                 raise of_fault(error, deployment.name) from error
 
     async def _attempt(self, answer: Answer, deployment: Deployment, call: Call[T]) -> T:
-        request, listed = answer.request, deployment.pass_fields
-        body, answer.dropped = await request.apart(lambda: request_for(deployment.config, request, listed))
+        request = answer.request
+        outgoing, sizes = await self._outgoing(answer, deployment)
         # The worst case is reserved; where that is more than what may be spent, the answer is cut shorter.
         key = answer.key
         assert key is not None
         bounds = None
         if key.spend_per_day is not None or key.team is not None or answer.ceiling is not None:
-            bounds = Bounds.of(deployment.config, request, body)
+            bounds = Bounds.of(deployment.config, request, sizes)
         worst = NOTHING if bounds is None else bounds.worst(deployment.config, answer.ceiling)
         if worst is None:
             raise too_dear(key)
         reservation = await self.ledger.reserve(key, worst)
         if isinstance(reservation, Refusal):
             raise of_refusal(reservation)
-        choices = count_of(body.get("n")) or 1
+        choices = count_of(sizes.get("n")) or 1
         charge = Charge(deployment.name, deployment.config, request, reservation, choices=choices)
         if bounds is not None:
             charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
         if charge.max_tokens is not None:
-            body = limited(body, charge.max_tokens)
+            outgoing = limited(outgoing, charge.max_tokens)
         answer.charges.append(charge)
         if deployment.tokens_per_minute is not None:
             charge.use = deployment.use
             charge.use(await request.apart(lambda: request.prompt_tokens))
         started = time.perf_counter()
+        noted = DROPPED_FIELDS.set(answer.dropped)
         try:
             with self.attempt(answer, deployment, charge):
                 left = max(_MARGIN, answer.deadline.left())
                 max_bytes = int(self.config.max_answer_mb * 2**20)
                 timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=request.stream)
-                result = await call(deployment, body, timeouts, charge)
+                result = await call(deployment, outgoing, timeouts, charge)
         except ProviderError as error:
             cost = self.settle(charge, may_have_cost(charge, error))
             if answer.ceiling is not None:  # it holds for the request, whatever attempts it takes
                 answer.ceiling -= cost
             raise
+        except NotSpokenError:
+            self.settle(charge, False)
+            answer.charges.remove(charge)
+            answer.tried.pop()
+            answer.not_spoken.add(deployment)
+            return await self._attempt(answer, deployment, call)
+        finally:
+            DROPPED_FIELDS.reset(noted)
         deployment.measure(time.perf_counter() - started, stream=request.stream)
         return result
+
+    async def _outgoing(self, answer: Answer, deployment: Deployment) -> tuple[JSON | NativeRequest, JSON]:
+        """Return the request for a deployment, and what bounds its cost by the names of a chat completion."""
+        request, listed = answer.request, deployment.pass_fields
+        form = request.native
+        if form is not None and deployment not in answer.not_spoken and deployment.speaks(form.protocol):
+            native, answer.dropped = native_for(deployment.config, request, listed)
+            limit = native.body.get(limit_of(form.protocol)) or native.settings.get("max_tokens")
+            return native, {"max_tokens": limit}
+        if form is not None and form.blocked is not None:
+            raise form.blocked
+        body, answer.dropped = await request.apart(lambda: request_for(deployment.config, request, listed))
+        return body, body
 
     @contextlib.contextmanager
     def attempt(self, answer: Answer, deployment: Deployment, charge: Charge) -> Iterator[None]:
@@ -417,9 +452,13 @@ def may_have_cost(charge: Charge, error: ProviderError) -> bool:
     return charge.config.price is not None and error.fault in _UNSEEN
 
 
-async def ask_whole(deployment: Deployment, body: JSON, timeouts: Timeouts, charge: Charge) -> JSON:
+async def ask_whole(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts, charge: Charge) -> JSON:
     """Ask for a whole answer; see `Call`."""
-    answering = deployment.provider.chat(body, timeouts)
+    provider = deployment.provider
+    if isinstance(request, NativeRequest):
+        answering = cast("NativeProvider", provider).answer_natively(request, timeouts)
+    else:
+        answering = provider.chat(request, timeouts)
     if charge.config.price is None:
         answer = await answering
     else:
@@ -435,6 +474,8 @@ async def ask_whole(deployment: Deployment, body: JSON, timeouts: Timeouts, char
 Write = Callable[[Sequence[JSON]], Awaitable[None]]
 """Sends chunks to the client, in one piece."""
 _BARE_DELTA = {"role", "content", "refusal"}
+_BEFORE_CONTENT = {"message_start", "ping", "response.created", "response.queued", "response.in_progress"}
+"""Events of other protocols that say nothing of the answer."""
 
 
 @dataclass
@@ -446,9 +487,14 @@ class Opened:
     rest: AsyncGenerator[JSON, None]
 
 
-async def open_stream(deployment: Deployment, body: JSON, timeouts: Timeouts, _: Charge) -> Opened:
+async def open_stream(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts, _: Charge) -> Opened:
     """Ask for a stream and wait for its first token; see `Call`."""
-    chunks = cast("AsyncGenerator[JSON, None]", deployment.provider.stream(body, timeouts))
+    provider = deployment.provider
+    if isinstance(request, NativeRequest):
+        pieces = cast("NativeProvider", provider).stream_natively(request, timeouts)
+    else:
+        pieces = provider.stream(request, timeouts)
+    chunks = cast("AsyncGenerator[JSON, None]", pieces)
     head: list[JSON] = []
     try:
         async for chunk in chunks:
@@ -466,6 +512,9 @@ async def open_stream(deployment: Deployment, body: JSON, timeouts: Timeouts, _:
 
 def _has_content(chunk: JSON) -> bool:
     """Return whether a chunk holds more than the role, which a provider may send before its first token."""
+    event = chunk.get(NATIVE)
+    if event is not None and event.content.get("type") not in _BEFORE_CONTENT:
+        return True
     for choice in chunk.get("choices") or []:
         delta = choice.get("delta") or {}
         if choice.get("finish_reason") or delta.get("content") or delta.get("refusal"):
@@ -482,5 +531,5 @@ def _count(answer: Answer, chunk: JSON) -> bool:
     if chunk.get("usage") is not None:
         charge.take_usage(chunk)
         # The router asks for the usage of every stream: a chunk of nothing else is for clients that asked for it too.
-        return bool(chunk.get("choices")) or asks_for_usage(answer.request.body)
+        return bool(chunk.get("choices")) or NATIVE in chunk or asks_for_usage(answer.request.body)
     return True

@@ -19,7 +19,7 @@ from p2l.common.errors import ConfigError
 from route.config import ModelConfig, RouterConfig
 from route.keep.workers import Peers, SharedCounts
 from route.providers.accounts import account_for, make_provider
-from route.providers.base import Fault, Forwarding, Provider, ProviderError
+from route.providers.base import Fault, Forwarding, NativeProvider, Provider, ProviderError
 from route.request.api_errors import ApiError
 
 # Faults of the request: a model that finds them works.
@@ -174,6 +174,10 @@ class Deployment:
     shared: SharedCounts | None = None
     """Requests under way in the other workers of the machine, where they are limited."""
 
+    def speaks(self, protocol: str) -> bool:
+        """Return whether a request in this protocol may go there as it is."""
+        return isinstance(self.provider, NativeProvider) and self.provider.speaks(protocol)
+
     @property
     def in_flight(self) -> int:
         """Return the requests under way."""
@@ -314,6 +318,10 @@ class Target:
     """Name in the configuration and in P2L."""
     config: ModelConfig
     deployments: tuple[Deployment, ...]
+
+    def speaks(self, protocol: str) -> bool:
+        """Return whether a request in this protocol may go to each deployment as it is."""
+        return all(deployment.speaks(protocol) for deployment in self.deployments)
 
     def pick(self, *, stream: bool, without: Collection[Deployment] = ()) -> Deployment | None:
         """Return the deployment that a request goes to; None if all but those of `without` are blocked."""

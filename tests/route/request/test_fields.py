@@ -18,15 +18,12 @@ COMMANDS = {
     "base_url": "http://127.0.0.1:9",
     "api_key": "another",
     "extra_headers": {"authorization": "Bearer another"},
-    "service_tier": "priority",
     "store": True,
     "metadata": {"a": "b"},
     "fallbacks": ["dear"],
     "models": ["dear"],
     "route": "fallback",
-    "provider": {"order": ["dear"]},
-    "plugins": [{"id": "web"}],
-    "web_search_options": {},
+    "preset": "dear",
     "max_output_tokens": 10**6,
     "generationConfig": {"maxOutputTokens": 10**6},
     "best_of": 64,
@@ -55,20 +52,32 @@ def test_fields_that_command_the_provider_are_dropped_and_named(tmp_path: Path) 
 
 def test_listed_fields_pass_to_the_models_they_are_listed_for(tmp_path: Path) -> None:
     async def main() -> None:
-        models = {"good": {"pass_fields": ["service_tier", "tools.web_search"]}}
-        body = {"messages": HELLO, "store": False, "service_tier": "flex", "models": [], "cost": 3}
-        tools = [FUNCTION, {"type": "web_search"}, {"googleSearch": {}}]
+        models = {"good": {"pass_fields": ["metadata", "tools.googleSearch"]}}
+        body = {"messages": HELLO, "store": False, "metadata": {"a": "b"}, "models": [], "cost": 3}
+        tools = [FUNCTION, {"googleSearch": {}}, {"urlContext": {}}]
         async with a_router(tmp_path, models, pass_fields=["store"]) as router:
             _, _, headers = await router.post("/v1/chat/completions", body | {"tools": tools})
             sent = router.last("good")
-            assert (sent["store"], sent["service_tier"], sent["tools"]) == (False, "flex", tools[:2])
-            assert headers["x-p2l-dropped-fields"] == "models, tools.googleSearch"
+            assert (sent["store"], sent["metadata"], sent["tools"]) == (False, {"a": "b"}, tools[:2])
+            assert headers["x-p2l-dropped-fields"] == "models, tools.urlContext"
             _, _, headers = await router.post("/v1/chat/completions", body | {"tools": tools[1:], "cost": 2})
             sent = router.last("fair")
             assert sent["store"] is False
-            assert not {"service_tier", "tools"} & sent.keys()
-            dropped = "service_tier, models, tools.web_search, tools.googleSearch"
+            assert not {"metadata", "tools"} & sent.keys()
+            dropped = "metadata, models, tools.googleSearch, tools.urlContext"
             assert headers["x-p2l-dropped-fields"] == dropped
+
+    run(main)
+
+
+def test_what_a_chat_provider_publishes_passes_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        body = {"messages": HELLO, "service_tier": "flex", "provider": {"order": ["x"]}, "reasoning_format": "parsed"}
+        body |= {"prompt_cache_key": "k", "tools": [{"type": "web_search"}], "tool_choice": "auto"}
+        async with a_router(tmp_path) as router:
+            _, _, headers = await router.post("/v1/chat/completions", body)
+            assert "x-p2l-dropped-fields" not in headers
+            assert {name: router.last("good")[name] for name in body} == body
 
     run(main)
 

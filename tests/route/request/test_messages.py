@@ -18,7 +18,8 @@ from route.providers.anthropic import AnthropicStream, completion_of, messages_r
 from route.providers.base import JSON, ProviderError
 from route.providers.completions import chunk, completion, usage
 from route.request.api_errors import ApiError
-from route.request.messages import Messages, MessageStream, chat_request, message_of
+from route.request.message_stream import MessageStream, message_of
+from route.request.messages import Messages, chat_request
 
 ASKED: TypeAdapter[Any] = TypeAdapter(CompletionCreateParams)
 GIVEN: TypeAdapter[Any] = TypeAdapter(MessageCreateParams)
@@ -397,12 +398,39 @@ def test_calls_in_the_pieces_that_providers_send(pieces: Any) -> None:
     assert accumulated(told)["content"] == [use("a", at=1), use("b")]
 
 
-def test_calls_that_are_mixed_up_break_the_stream() -> None:
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, "a", "look", '{"at"'), (1, "b", "look", "{"), (0, None, None, ": 1}"), (1, None, None, "}")],
+        [(0, "a", "look", ""), (1, "b", "look", "{}"), (0, None, None, '{"at": 1}')],
+        [(0, "a", None, '{"at'), (0, None, "look", '": 1}'), (1, "b", "look", "{}"), (0, None, None, " ")],  # late name
+    ],
+)
+def test_calls_that_come_in_turns_are_whole(pieces: Any) -> None:
     stream = MessageStream()
-    stream.take(piece(0, "a", "look", "{"))
-    stream.take(piece(1, "b", "look", "{"))
+    told = []
+    for each in pieces:
+        told += stream.take(piece(*each)) + stream.take(chunk(FRAME, {"content": "\n"}))
+    content = accumulated(told + stream.end())["content"]
+    assert [block for block in content if block["type"] == "tool_use"] == [use("a", at=1), use("b")]
+    assert "".join(block["text"] for block in content if block["type"] == "text") == "\n" * len(pieces)
+
+
+def test_a_call_that_goes_on_after_its_end_breaks_the_stream() -> None:
+    stream = MessageStream()
+    stream.take(piece(0, "a", "look", "{}"))
+    stream.take(chunk(FRAME, {"content": "so"}))
     with pytest.raises(ProviderError, match="had ended"):
-        stream.take(piece(0, None, None, "}"))
+        stream.take(piece(0, None, None, "more"))
+
+
+def test_thoughts_are_blocks_without_a_signature() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": ""}
+    said = {"reasoning_content": "hm", "content": "a"}
+    assert message_of(completion("m", said, "stop", None))["content"] == [thinking, text("a")]
+    stream = MessageStream()
+    started = [event for event in stream.take(chunk(FRAME, said)) if event["type"] == "content_block_start"]
+    assert started[0]["content_block"] == {**thinking, "thinking": ""}
 
 
 @pytest.mark.parametrize(

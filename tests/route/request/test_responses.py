@@ -286,7 +286,7 @@ def test_nothing_is_kept_without_a_database_against_the_clients_will_or_for_anot
         ({"input": [{"type": "item_reference", "id": "x"}]}, "previous_response_id"),
         ({"input": [{"type": "computer_call"}]}, "items of the type computer_call"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "content[0]"),
-        ({"input": "x", "background": True}, "background"),
+        ({"input": "x", "background": "yes"}, "background"),
         ({"input": "x", "prompt": {"id": "p"}}, "prompt"),
         ({"input": "x", "conversation": "c"}, "conversation"),
         ({"input": "x", "n": 2}, "n: a response has one answer"),

@@ -1,0 +1,220 @@
+"""Answers of OpenAI's many cousins in OpenAI's own form: whatever leaves a client of chat completions reads the same.
+
+Text is text, not a list of parts; thoughts are `reasoning_content`; the pieces of a tool call share an index, the first
+of them has the identifier and the name, and arguments are JSON text; an answer ends for one of OpenAI's reasons, which
+follows from what was sent where the provider says none or one of its own. What else an answer holds stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2l.common.files import parse_json
+from route.providers.base import JSON
+
+_FINISHES = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+_OTHER_FINISHES: Mapping[str, str] = {
+    "eos": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "complete": "stop",
+    "max_tokens": "length",
+    "model_length": "length",
+    "max_length": "length",
+    "tool_use": "tool_calls",
+    "tool_call": "tool_calls",
+    "safety": "content_filter",
+    "recitation": "content_filter",
+    "sensitive": "content_filter",
+    "refusal": "content_filter",
+}
+"""Reasons of other providers, in small letters; any unknown one follows from what was sent."""
+_BROKEN = frozenset({"error", "insufficient_system_resource", "network_error", "abort", "cancelled"})
+"""Reasons of answers that the provider could not finish."""
+_THOUGHTS = ("reasoning", "thinking", "reasoning_text")
+"""Fields for thoughts beside `reasoning_content`."""
+_TEXT_PARTS = frozenset({"text", "output_text", "thinking", "reference", "reasoning"})
+
+
+def fault_in(choice: JSON) -> JSON | None:
+    """Return the error that a choice stands for, as a body of one; None for an answer."""
+    error = choice.get("error")
+    if error:
+        return {"error": error}
+    if str(choice.get("finish_reason")).lower() in _BROKEN:
+        return {"error": {"message": f"the answer ended with {choice['finish_reason']}", "code": 502}}
+    return None
+
+
+def completion(answer: JSON) -> JSON:
+    """Return a whole answer in OpenAI's form; `SHAPE_ERRORS` say what a malformed one may raise."""
+    for choice in answer["choices"]:
+        message = choice["message"]
+        _read_text(message)
+        if message.get("tool_calls"):
+            message["tool_calls"] = [_whole_call(call) for call in message["tool_calls"]]
+        choice["finish_reason"] = _finish(choice.get("finish_reason"), has_calls=bool(message.get("tool_calls")))
+    return answer
+
+
+def _whole_call(call: JSON) -> JSON:
+    function = call.get("function") or {}
+    arguments = _arguments(function.get("arguments")) or "{}"
+    identifier = call.get("id") or _new_id()
+    return {**call, "id": identifier, "type": call.get("type") or "function"} | (
+        {"function": {**function, "arguments": arguments}} if "function" in call else {}
+    )
+
+
+def _new_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def _arguments(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
+
+
+def _read_text(message: JSON) -> None:
+    """Put the text and the thoughts of an answer, or a piece of one, under their own names."""
+    content = message.get("content")
+    if isinstance(content, list):
+        thoughts = "".join(_text_of(part, "thinking") for part in content if isinstance(part, dict))
+        # Images among the parts stay where they are.
+        if all(isinstance(part, dict) and part.get("type") in _TEXT_PARTS for part in content):
+            message["content"] = "".join(_text_of(part, "text") for part in content)
+        if thoughts:
+            message["reasoning_content"] = thoughts
+    if not message.get("reasoning_content"):
+        for name in _THOUGHTS:
+            if isinstance(message.get(name), str) and message[name]:
+                message["reasoning_content"] = message[name]
+                break
+
+
+def _text_of(part: JSON, kind: str) -> str:
+    """Return the text of a part of a kind, which some write as a list of parts again."""
+    if part.get("type") not in ((kind,) if kind == "thinking" else (kind, "output_text")):
+        return ""
+    text = part.get(kind)
+    if isinstance(text, list):
+        return "".join(str(each.get("text") or "") for each in text if isinstance(each, dict))
+    return str(text or "")
+
+
+def _finish(reason: Any, *, has_calls: bool) -> str:
+    if reason in _FINISHES:
+        return str(reason)
+    return _OTHER_FINISHES.get(str(reason).lower(), "tool_calls" if has_calls else "stop")
+
+
+@dataclass
+class _Call:
+    """One call of a tool in a stream."""
+
+    index: int
+    identifier: str
+    """As the provider says it; empty until it does."""
+    name: str = ""
+    arguments: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether its arguments are a JSON object."""
+        if not self.arguments.rstrip().endswith("}"):
+            return False
+        try:
+            return isinstance(parse_json(self.arguments), dict)
+        except ValueError:
+            return False
+
+
+@dataclass
+class _Choice:
+    """What has come of one choice of a stream."""
+
+    calls: list[_Call] = field(default_factory=list)
+    by_index: dict[Any, _Call] = field(default_factory=dict)
+    """The newest call of each of the provider's indices."""
+    is_finished: bool = False
+
+
+class ChunkReader:
+    """Brings the chunks of one stream into OpenAI's form."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Choice] = {}
+        self._frame: JSON = {}
+
+    def read(self, chunk: JSON) -> JSON:
+        """Return a chunk in OpenAI's form; `SHAPE_ERRORS` say what a malformed one may raise."""
+        for choice in chunk["choices"]:
+            state = self._choices.get(choice.get("index") or 0)
+            if state is None:
+                state = self._choices[choice.get("index") or 0] = _Choice()
+                self._frame = {name: value for name, value in chunk.items() if name not in ("choices", "usage")}
+            if "delta" not in choice and isinstance(choice.get("message"), dict):
+                choice["delta"] = choice.pop("message")  # as in a whole answer
+            delta = choice.get("delta")
+            if delta:
+                _read_text(delta)
+                if delta.get("tool_calls"):
+                    delta["tool_calls"] = [self._piece(state, piece) for piece in delta["tool_calls"]]
+            reason = choice.get("finish_reason")
+            if reason:
+                state.is_finished = True
+                choice["finish_reason"] = _finish(reason, has_calls=bool(state.calls))
+            elif reason is not None:  # a blank one is none
+                choice["finish_reason"] = None
+        return chunk
+
+    def ending(self) -> list[JSON]:
+        """Return the chunk that ends the choices for which the provider gave no reason; nothing where all have one."""
+        choices = [
+            {"index": index, "delta": {}, "finish_reason": _finish(None, has_calls=bool(state.calls))}
+            for index, state in self._choices.items()
+            if not state.is_finished
+        ]
+        return [{**self._frame, "choices": choices}] if choices else []
+
+    def _piece(self, state: _Choice, piece: JSON) -> JSON:
+        """Return the piece of a call; the first one of each has its identifier, and names come once."""
+        function = piece.get("function") or {}
+        name, arguments = function.get("name") or "", _arguments(function.get("arguments"))
+        call = self._call_of(state, piece, name, arguments)
+        is_new = call is None
+        if call is None:
+            call = _Call(len(state.calls), str(piece.get("id") or ""))
+            state.calls.append(call)
+        state.by_index[piece.get("index")] = call
+        told: JSON = {"index": call.index, "function": {"arguments": arguments}}
+        if is_new:
+            rest = {key: value for key, value in piece.items() if key not in ("index", "function")}
+            told = {**rest, "id": call.identifier or _new_id(), "type": piece.get("type") or "function", **told}
+        if name and not call.name:
+            call.name = name
+            told["function"] = {"name": name, **told["function"]}
+        call.arguments += arguments
+        return told
+
+    @staticmethod
+    def _call_of(state: _Choice, piece: JSON, name: str, arguments: str) -> _Call | None:
+        """Return the call that a piece goes on with; None for the first piece of one."""
+        index, identifier = piece.get("index"), str(piece.get("id") or "")
+        same = next((call for call in state.calls if identifier and call.identifier == identifier), None)
+        if same is not None and (index is None or state.by_index.get(index) in (None, same)):
+            return same
+        call = state.by_index.get(index)
+        if call is None:
+            return None if index is not None or not state.calls or name else state.calls[-1]
+        if not name or not call.name:
+            call.identifier = call.identifier or identifier
+            return call
+        # A name again: of the same call where its arguments are still to come, of another one where they are complete.
+        is_other = call.is_complete and (name != call.name or bool(arguments) or bool(identifier))
+        if not is_other and identifier and call.identifier and identifier != call.identifier and not call.arguments:
+            is_other = True
+        return None if is_other else call

@@ -1,0 +1,116 @@
+"""Recorded traffic of real providers through a router: answers are told as recorded, requests arrive whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.recorded.replay import DIALECTS, NATIVE, differences, replaying
+from benchmarks.recorded.telling import told_by_provider
+from benchmarks.recorded.traffic import Exchange, read_exchanges
+
+SAMPLES = Path(__file__).parent / "recorded_samples"
+RECORDED = Path(os.environ.get("P2L_RECORDED") or Path(__file__).parents[3] / "shared" / "cassettes")
+EVERY = 12
+"""Of the recorded interactions, one in so many is played here; `python -m benchmarks.recorded` plays all."""
+LEFT_OUT = {"models", "preset", "background"}
+"""Fields of recorded requests that are the router's business."""
+
+
+def exchanges(kind: str) -> Iterator[Exchange]:
+    """The samples of a protocol, and where there is recorded traffic some of that."""
+    if (SAMPLES / f"{kind}.jsonl").exists():
+        yield from read_exchanges(SAMPLES, kind)
+    if (RECORDED / f"{kind}.jsonl.gz").exists():
+        yield from list(read_exchanges(RECORDED, kind))[::EVERY]
+
+
+def usable(exchange: Exchange) -> bool:
+    """Whether an answer is one: some recorded ones are errors within a 200, or no JSON at all."""
+    try:
+        return exchange.status == 200 and told_by_provider(exchange).finish not in ("", "error")
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+@pytest.mark.parametrize("kind", ["openai-chat", "anthropic", "gemini", "bedrock", "openai-responses"])
+def test_answers_are_told_as_recorded(kind: str) -> None:
+    played = [exchange for exchange in exchanges(kind) if usable(exchange)]
+    if not played:
+        pytest.skip("no recorded traffic of this protocol")
+    dialects = ["responses"] if kind == "openai-responses" else list(DIALECTS)
+
+    async def main() -> None:
+        async with replaying() as replay:
+            for exchange in played:
+                expected = told_by_provider(exchange)
+                for name in dialects:
+                    # Of Bedrock's streams, which are binary, none is recorded.
+                    for stream in {kind != "bedrock", exchange.is_stream}:
+                        told = await replay.told(exchange, DIALECTS[name], stream=stream)
+                        expected.tokens = expected.tokens or told.tokens  # some count none
+                        assert told == expected, (exchange.name, name, stream)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+def test_requests_arrive_whole_at_their_own_protocol(kind: str) -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            for exchange in exchanges(kind):
+                if exchange.status != 200:
+                    continue
+                status, error, received, headers = await replay.passed(exchange, kind)
+                if not usable(exchange):
+                    continue
+                assert status == 200, (exchange.name, error)
+                changed = set(differences(exchange.request, received))
+                assert changed <= LEFT_OUT, (exchange.name, changed)
+                dropped = headers.get("x-p2l-dropped-fields", "").split(", ")
+                assert changed <= set(dropped), (exchange.name, changed, dropped)
+
+    asyncio.run(main())
+
+
+def test_betas_pass_by_name_and_others_are_told() -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            exchange = next(each for each in read_exchanges(SAMPLES, "anthropic") if each.headers)
+            _, _, _, headers = await replay.passed(exchange, "anthropic")
+            received = replay.stand_in.received[-1].headers
+            assert received["anthropic-beta"] == "interleaved-thinking-2025-05-14"
+            assert headers["x-p2l-dropped-fields"] == "anthropic-beta.secret-beta-2025-01-01"
+
+    asyncio.run(main())
+
+
+def test_what_only_its_own_protocol_has_is_refused_elsewhere() -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            for kind, place in (("anthropic", "container"), ("openai-responses", "input[4]")):
+                exchange = next(iter(read_exchanges(SAMPLES, kind)))
+                status, error, received, _ = await replay.passed(exchange, "gemini")
+                assert status == 400
+                assert place in error
+                assert received == {}
+
+    asyncio.run(main())
+
+
+def test_a_service_without_responses_is_asked_for_chat_completions() -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            exchange = next(each for each in read_exchanges(SAMPLES, "openai-chat") if not each.is_stream)
+            told = await replay.told(exchange, DIALECTS["responses"], stream=False)
+            assert told == told_by_provider(exchange)
+            assert [each.path.rpartition("/v1/")[2] for each in replay.stand_in.received] == [
+                "responses",
+                "chat/completions",
+            ]
+
+    asyncio.run(main())
