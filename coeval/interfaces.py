@@ -15,6 +15,7 @@ import yaml
 
 from coeval.schema import Model, Role
 from route.providers.registry import OWN_MACHINE, PROVIDERS, ProviderSpec
+from route.providers.usage import Rates, TokenCounts
 
 PRICES = Path(__file__).parent / "prices.yaml"
 _SHORT_NAME_LETTERS = 3
@@ -29,6 +30,10 @@ class Price(NamedTuple):
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
         """Return the dollars for these tokens."""
         return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+
+    def cost_of(self, usage: TokenCounts) -> float:
+        """Return the dollars for what a provider counted; input from its cache costs as much as other input."""
+        return Rates(self.input, self.output).cost(usage)
 
 
 @lru_cache(maxsize=1)

@@ -20,6 +20,7 @@ from route.catalogue import LACKING_TYPES, entry_of
 from route.keep.ledger import MAX_IN_FLIGHT, TEAM
 from route.keep.location import filled, located, location_in
 from route.providers.base import Timeouts
+from route.providers.usage import Rates, TokenCounts
 from route.routing.decision import Limit, RoutedModel
 
 ROUTER_NAME = "p2l-router"
@@ -67,6 +68,33 @@ class Price(_Section):
     output: _Amount
     cached: _Amount | None = None
     """Of input tokens that are in the provider's prompt cache; without it conversations move freely between turns."""
+    cache_write: _Amount | None = None
+    """Of input tokens that are written to the cache for five minutes; by default 1.25 times `input`."""
+    cache_write_1h: _Amount | None = None
+    """Of input tokens that are written to the cache for an hour; by default twice `input`."""
+    audio_input: _Amount | None = None
+    audio_output: _Amount | None = None
+    web_searches: _Amount = 0.0
+    """Of a thousand searches that the provider makes for an answer."""
+    tiers: dict[str, _Amount] = Field(default_factory=dict)
+    """By the service tier that the provider names, such as `flex` or `priority`: what its answers cost of these."""
+
+    def rates(self) -> Rates:
+        """Return these prices."""
+        return Rates(
+            input=self.input,
+            output=self.output,
+            cached=self.cached,
+            written=self.cache_write,
+            written_for_hour=self.cache_write_1h,
+            heard=self.audio_input,
+            spoken=self.audio_output,
+            searches=self.web_searches,
+        )
+
+    def cost(self, usage: TokenCounts) -> float:
+        """Return what an answer costs by its tokens."""
+        return self.rates().cost(usage) * self.tiers.get(usage.tier, 1.0)
 
 
 class DeploymentConfig(_Section):

@@ -25,13 +25,14 @@ from p2l.common.config import parse_yaml, read_yaml
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.common.text_table import align
+from route.config import Price
 from route.keep.database import SchemaError
 from route.keep.sqlite import check_schema
 from route.keep.usage import DAY
 
 _MIN_ANSWERS = 20  # a mean of fewer would swing with each long answer
 _MILLION = 1_000_000
-_OF_PRICE = ("input", "output", "cached")
+_OF_PRICE = tuple(Price.model_fields)
 """The keys of a price in the router's configuration."""
 
 

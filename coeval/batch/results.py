@@ -30,7 +30,7 @@ from coeval.batch.pending import (
 )
 from coeval.batch.submission import Draft, JobContext, backend_for, look, look_up
 from coeval.calling.caller import Accounts
-from coeval.calling.calls import CallError, Reason, Reply, check_whole, tokens_in
+from coeval.calling.calls import CallError, Reason, Reply, check_whole, usage_of
 from coeval.calling.limits import Retries
 from coeval.interfaces import BATCHING
 from coeval.phases.question import ReplyOrError, apply, kind_of, read_answer
@@ -202,16 +202,19 @@ class _Settling:
             self._counts["unasked"] += result.unasked
             error = result.error or ProviderError(Fault.MALFORMED, "the batch job has no answer to this request")
             return _Answered(CallError(Reason.FAILED, str(error)), error.fault.is_transient)
-        read, written, counted = tokens_in(result.completion, {"messages": []})
+        usage, counted = usage_of(result.completion, {"messages": []})
         if not counted:
-            read = sent.prompt_tokens
-        usd = self._context.price.cost(read, written)
+            usage = usage._replace(prompt=sent.prompt_tokens)
+        usd = self._context.price.cost_of(usage)
         self._usd += usd
         try:
             text = check_whole(result.completion)
         except ProviderError as error:
             return _Answered(CallError(Reason.FAILED, str(error)), error.fault.is_transient)
-        return _Answered(Reply(text, read, written, usd, 0.0, counted=counted), True)
+        return _Answered(
+            Reply(text, usage.prompt or 0, usage.completion or 0, usd, 0.0, counted=counted),
+            True,
+        )
 
     def _result(self, custom: str) -> Result:
         offset = self._offsets.get(custom)

@@ -221,8 +221,9 @@ class Caller:
                     cost *= error.fault in _BILLED
                     raise
                 seconds = time.perf_counter() - started
-                read, written, counted = calls.tokens_in(completion, request)
-                cost = price.cost(read, written)
+                usage, counted = calls.usage_of(completion, request)
+                read, written = usage.prompt or 0, usage.completion or 0
+                cost = price.cost_of(usage)
                 self.totals.prompt_tokens += read
                 tokens = calls.first_tokens(completion) if call.logprobs else None
                 return Reply(calls.check_whole(completion), read, written, cost, seconds, counted, tokens=tokens)

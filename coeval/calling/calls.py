@@ -13,6 +13,7 @@ from coeval.interfaces import INTERFACES, tells_logprobs
 from coeval.schema import Model, Phase, Role
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.completions import joined_text, without
+from route.providers.usage import TokenCounts, read, usage_in
 
 # Candidates for a reply's first token with the natural logarithms of their probabilities.
 Tokens = tuple[tuple[str, float], ...]
@@ -150,14 +151,13 @@ def text_in(completion: JSON) -> str:
     return (joined_text(message.get("content")) or str(message.get("refusal") or "")).strip()
 
 
-def tokens_in(completion: JSON, request: JSON) -> tuple[int, int, bool]:
-    """Return the tokens of prompt and reply, and whether the provider counted them."""
-    counts = completion.get("usage") or {}
-    read, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    if isinstance(read, int) and isinstance(written, int) and read + written > 0:
-        return read, written, True
+def usage_of(completion: JSON, request: JSON) -> tuple[TokenCounts, bool]:
+    """Return the tokens of a completion, and whether the provider counted them."""
+    usage = read({**completion, "usage": usage_in(completion)})
+    if usage.prompt is not None and usage.completion is not None and usage.prompt + usage.completion > 0:
+        return usage, True
     prompt = "".join(joined_text(message.get("content")) for message in request["messages"])
-    return _estimated_tokens(prompt), _estimated_tokens(text_in(completion)), False
+    return TokenCounts(_estimated_tokens(prompt), _estimated_tokens(text_in(completion))), False
 
 
 def check_whole(completion: JSON) -> str:

@@ -34,6 +34,7 @@ from route.keep.reservations import Worst
 from route.observability.logs import log_request
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.completions import BYTES_PER_TOKEN, SHAPE_ERRORS
+from route.providers.usage import of_chat, of_responses, read
 from route.request.api_errors import ApiError, of_fault, of_refusal
 from route.request.chat import count_of, parse_long, parse_object, read_body
 from route.request.fields import header_of
@@ -163,10 +164,9 @@ class _ForwardedCharge(Charge):
 
     def cost(self) -> float:
         """Return the cost by the provider's counts and the price, else that of an average answer."""
-        prompt, completion = self.tokens
-        if self.config.price is None or prompt is None:
+        if self.config.price is None or self.usage.prompt is None:
             return self.config.cost
-        return (prompt * self.config.price.input + (completion or 0) * self.config.price.output) / _MILLION
+        return self.config.price.cost(self.usage)
 
 
 @dataclass(frozen=True)
@@ -371,10 +371,10 @@ def _named(text: bytes, charge: _ForwardedCharge) -> bytes:
     """Return a JSON answer with the configured name of its model, and note the tokens that it counts."""
     try:
         answer = json.loads(text)
-        usage = answer.get("usage") or {}
-        prompt = count_of(usage.get("prompt_tokens", usage.get("input_tokens")))
-        completion = count_of(usage.get("completion_tokens", usage.get("output_tokens")))
-        charge.tokens = (prompt or None, completion if prompt else None)
+        counts = answer.get("usage") or {}
+        usage = read({"usage": of_chat(counts) if "prompt_tokens" in counts else of_responses(counts)})
+        if usage.prompt:
+            charge.usage = usage
     except (*SHAPE_ERRORS, RecursionError):
         return text  # not JSON of that form; the client gets what the provider sent
     if "model" not in answer:

@@ -4,7 +4,7 @@ System messages become the one system prompt, tool results become parts of user 
 role are merged. Hints without a counterpart are dropped (`seed`, penalties, `store`, `reasoning_effort`); what changes
 the answer is refused, so that another model gets the request (`n`, `logprobs`, audio). Other fields pass through:
 `thinking`, `top_k` and `output_config` can be sent or configured. Answers keep text, tool calls and thinking (as
-`reasoning_content`); tokens read from the cache and written to it count as part of the prompt.
+`reasoning_content`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from route.providers import completions, translation
 from route.providers.base import JSON, Account, NativeRequest, Timeouts, note_dropped
 from route.providers.native import NativeCall
 from route.providers.translation import translated
+from route.providers.usage import of_messages
 
 _WHO = "anthropic"
 _HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
@@ -178,7 +179,7 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
             calls.append({"id": block.get("id"), "type": "function", "function": function})
     message = completions.answer_message("".join(texts) if texts else None, thoughts, calls)
     finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
-    counts = _usage(answer.get("usage") or {})
+    counts = of_messages(answer.get("usage") or {})
     model, identifier = str(answer.get("model")), answer.get("id")
     completion = completions.completion(model, message, finish, counts, identifier=identifier, clock=clock)
     completion["choices"][0] |= _stopped_by(answer)
@@ -189,12 +190,6 @@ def _stopped_by(event: JSON) -> JSON:
     """Return the stop sequence that ended an answer, in the field that vLLM uses for it."""
     sequence = event.get("stop_sequence")
     return {"stop_reason": sequence} if sequence else {}
-
-
-def _usage(counts: JSON) -> JSON:
-    cached = counts.get("cache_read_input_tokens") or 0
-    prompt = (counts.get("input_tokens") or 0) + cached + (counts.get("cache_creation_input_tokens") or 0)
-    return completions.usage(prompt, counts.get("output_tokens") or 0, cached=cached)
 
 
 class AnthropicStream(translation.StreamTranslator):
@@ -240,7 +235,7 @@ class AnthropicStream(translation.StreamTranslator):
                 self.finished = True
                 chunks = self._chunk({}, _FINISH.get(str(reason), "stop"))
                 chunks[0]["choices"][0] |= _stopped_by(answer["delta"])
-                return chunks + self._usage_chunk(_usage(self._counts))
+                return chunks + self._usage_chunk(of_messages(self._counts))
         return []  # pings, and events of future kinds
 
     def _continue_block(self, delta: JSON) -> list[JSON]:

@@ -20,6 +20,7 @@ from p2l.common.files import parse_json
 from p2l.common.long_texts import apart, to_json
 from route.providers import completions, translation
 from route.providers.base import JSON, Account, ProviderError, Timeouts
+from route.providers.usage import of_converse
 
 _WHO = "bedrock"
 _SAMPLING = {"temperature": "temperature", "top_p": "topP"}
@@ -148,15 +149,8 @@ def completion_of(answer: JSON, model: str, *, clock: Callable[[], float] = time
         function = {"name": use["name"], "arguments": json.dumps(use.get("input") or {})}
         calls.append({"id": use["toolUseId"], "type": "function", "function": function})
     message = completions.answer_message(text or (None if calls else ""), thoughts, calls)
-    counts = _usage(answer.get("usage") or {})
+    counts = of_converse(answer.get("usage") or {})
     return completions.completion(model, message, finish_of(answer["stopReason"]), counts, clock=clock)
-
-
-def _usage(counts: JSON) -> JSON:
-    read, written = (counts.get(f"cache{kind}InputTokens") or 0 for kind in ("Read", "Write"))
-    return completions.usage(
-        (counts.get("inputTokens") or 0) + read + written, counts.get("outputTokens") or 0, cached=read
-    )
 
 
 class _BedrockStream(translation.StreamTranslator):
@@ -204,7 +198,7 @@ class _BedrockStream(translation.StreamTranslator):
 
     def end(self) -> list[JSON]:
         """Return the chunks after the last event."""
-        return self._chunk({}, finish_of(self._reason)) + self._usage_chunk(_usage(self._counts))
+        return self._chunk({}, finish_of(self._reason)) + self._usage_chunk(of_converse(self._counts))
 
 
 _STATUS = {"throttlingException": 429, "validationException": 400, "serviceUnavailableException": 503}

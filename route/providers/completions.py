@@ -143,7 +143,7 @@ def usage(prompt: int, answer: int, *, cached: int | None = None, reasoning: int
     return counts
 
 
-def usage_chunk(frame: JSON, counts: JSON) -> JSON:
+def usage_chunk(frame: JSON, counts: JSON | None) -> JSON:
     """Return the last chunk of a stream, which has the usage and no choice."""
     return {**chunk(frame, {}), "choices": [], "usage": counts}
 

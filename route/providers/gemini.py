@@ -22,6 +22,7 @@ from p2l.common.errors import ConfigError
 from p2l.common.files import parse_json
 from route.providers import completions, translation
 from route.providers.base import JSON, Account, Fault, ProviderError
+from route.providers.usage import of_generate
 
 _WHO = "gemini"
 _GENERATION = {
@@ -159,7 +160,7 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     calls = [_answer_call(part) for part in parts if part.get("functionCall")]
     message = completions.answer_message(texts or (None if calls else ""), thoughts, calls)
     finish = finish_of(candidate.get("finishReason"), has_calls=bool(calls))
-    counts = _usage(answer.get("usageMetadata") or {})
+    counts = of_generate(answer.get("usageMetadata") or {})
     model, identifier = str(answer.get("modelVersion") or ""), answer.get("responseId")
     return completions.completion(model, message, finish, counts, identifier=identifier, clock=clock)
 
@@ -188,13 +189,6 @@ def _answer_call(part: JSON) -> JSON:
     if part.get("thoughtSignature"):
         call["extra_content"] = {"google": {"thought_signature": part["thoughtSignature"]}}
     return call
-
-
-def _usage(counts: JSON) -> JSON:
-    thoughts = counts.get("thoughtsTokenCount") or 0
-    prompt = (counts.get("promptTokenCount") or 0) + (counts.get("toolUsePromptTokenCount") or 0)
-    answer = (counts.get("candidatesTokenCount") or 0) + thoughts
-    return completions.usage(prompt, answer, cached=counts.get("cachedContentTokenCount") or 0, reasoning=thoughts)
 
 
 class GeminiStream(translation.StreamTranslator):
@@ -226,7 +220,7 @@ class GeminiStream(translation.StreamTranslator):
     def end(self) -> list[JSON]:
         """Return the chunks after the last piece."""
         last = self._chunk({}, finish_of(self._reason, has_calls=self._calls > 0))
-        return last + self._usage_chunk(_usage(self._counts))
+        return last + self._usage_chunk(of_generate(self._counts))
 
 
 class Gemini(translation.TranslatingClient):

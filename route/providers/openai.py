@@ -29,6 +29,7 @@ from route.providers.base import (
 )
 from route.providers.http import WHOLE, Event, Transport
 from route.providers.native import NativeCall
+from route.providers.usage import usage_in
 
 
 def classic(request: JSON) -> JSON:
@@ -212,7 +213,7 @@ class OpenAICompatible:
         ):
             raise self._transport.malformed("a chunk of an unknown shape")
         self._raise_faults(chunk["choices"])
-        return [chunk]
+        return [self._counted(chunk)]
 
     def _raise_faults(self, choices: list[JSON]) -> None:
         """Raise the `ProviderError` that a choice stands for."""
@@ -233,7 +234,14 @@ class OpenAICompatible:
         self._raise_faults(choices)
         if not all(isinstance(choice.get("message"), dict) for choice in choices):
             raise self._transport.malformed("a choice without a message")
-        return self._transport.understood(cousins.completion, answer)
+        return self._counted(self._transport.understood(cousins.completion, answer))
+
+    def _counted(self, answer: JSON) -> JSON:
+        """Return an answer or a chunk with its usage in the one form that everybody reads."""
+        counts = self._transport.understood(usage_in, answer)
+        if counts is not None:
+            answer["usage"] = counts
+        return answer
 
 
 def azure(account: Account) -> OpenAICompatible:

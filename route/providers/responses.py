@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from route.providers import completions
 from route.providers.base import JSON, NativeRequest
 from route.providers.translation import StreamTranslator
+from route.providers.usage import of_responses
 
 _RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -37,16 +37,6 @@ def native_body(request: NativeRequest) -> JSON:
     return body
 
 
-def _usage(counts: Any) -> JSON | None:
-    if not isinstance(counts, dict):
-        return None
-    read = (counts.get("input_tokens_details") or {}).get("cached_tokens")
-    reasoning = (counts.get("output_tokens_details") or {}).get("reasoning_tokens")
-    return completions.usage(
-        counts.get("input_tokens") or 0, counts.get("output_tokens") or 0, cached=read, reasoning=reasoning
-    )
-
-
 def _finish_of(response: JSON, *, has_calls: bool) -> str:
     reason = (response.get("incomplete_details") or {}).get("reason")
     return _INCOMPLETE.get(str(reason), "tool_calls" if has_calls else "stop")
@@ -73,7 +63,7 @@ def completion_of(response: JSON, *, clock: Callable[[], float] = time.time) -> 
         str(response.get("model")),
         message,
         _finish_of(response, has_calls=bool(calls)),
-        _usage(response.get("usage")),
+        of_responses(response.get("usage") or {}),
         identifier=response.get("id"),
         clock=clock,
     )
@@ -119,6 +109,6 @@ class ResponsesStream(StreamTranslator):
                 self.finished = True
                 response = answer["response"]
                 chunks = self._chunk({}, _finish_of(response, has_calls=self._calls > 0))
-                counts = _usage(response.get("usage"))
-                return chunks + ([] if counts is None else self._usage_chunk(counts))
+                counts = of_responses(response.get("usage") or {})
+                return chunks + self._usage_chunk(counts)
         return []

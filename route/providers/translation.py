@@ -57,8 +57,9 @@ class StreamTranslator(ABC):
     def _chunk(self, delta: JSON, finish: str | None = None) -> list[JSON]:
         return [completions.chunk(self._frame, delta, finish)]
 
-    def _usage_chunk(self, counts: JSON) -> list[JSON]:
-        return [completions.usage_chunk(self._frame, counts)] if self._with_usage else []
+    def _usage_chunk(self, counts: JSON | None) -> list[JSON]:
+        has_usage = self._with_usage and counts is not None
+        return [completions.usage_chunk(self._frame, counts)] if has_usage else []
 
 
 class TranslatingClient(ABC):

@@ -249,13 +249,6 @@ def thoughts_of(message: JSON) -> str:
     return next((str(message[name]) for name in _THOUGHTS if isinstance(message.get(name), str) and message[name]), "")
 
 
-def tokens_counted(usage: Any, *path: str) -> int:
-    """Return a count of the usage of a completion, 0 where the provider does not give it."""
-    for key in path:
-        usage = usage.get(key) if isinstance(usage, dict) else None
-    return usage if isinstance(usage, int) else 0
-
-
 def key_of(headers: Headers) -> str | None:
     """Return the key of a request, as OpenAI's clients or as Anthropic's send it."""
     token = bearer_of(headers)

@@ -7,8 +7,9 @@ from typing import Any
 
 from p2l.common.files import parse_json
 from route.providers.base import JSON
+from route.providers.usage import to_messages
 from route.request.blocks import Block, BlockOrder, Step
-from route.request.chat import text_of_answer, thoughts_of, tokens_counted
+from route.request.chat import text_of_answer, thoughts_of
 
 _STOP = {
     "stop": "end_turn",
@@ -40,7 +41,7 @@ def message_of(completion: JSON) -> JSON:
         identifier = str(call.get("id") or f"toolu_{uuid.uuid4().hex}")  # some providers send none
         content.append({"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments})
     stop = _stop_of(choice, calls=bool(calls), refused=bool(reply.get("refusal")))
-    return {**_frame_of(completion), "content": content, **stop, "usage": _usage_of(completion.get("usage"))}
+    return {**_frame_of(completion), "content": content, **stop, "usage": to_messages(completion.get("usage"))}
 
 
 def _frame_of(completion: JSON) -> JSON:
@@ -61,18 +62,6 @@ def _stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
     if finish == "stop" and isinstance(sequence, str) and sequence:
         return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
     return {"stop_reason": _STOP.get(str(finish), "end_turn"), "stop_sequence": None}
-
-
-def _usage_of(usage: Any) -> JSON:
-    """Return tokens as a message counts them; zeros without counts."""
-    # Prompt tokens that were read from a cache are counted apart there.
-    cached = tokens_counted(usage, "prompt_tokens_details", "cached_tokens")
-    return {
-        "input_tokens": max(0, tokens_counted(usage, "prompt_tokens") - cached),
-        "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": tokens_counted(usage, "completion_tokens"),
-    }
 
 
 class MessageStream:
@@ -97,7 +86,7 @@ class MessageStream:
         if not self._started:
             self._started = True
             # Most providers count at the end only, so that the usage of the beginning is zero.
-            unknown = {"stop_reason": None, "stop_sequence": None, "usage": _usage_of(None)}
+            unknown = {"stop_reason": None, "stop_sequence": None, "usage": to_messages(None)}
             message = {**_frame_of(chunk), "content": [], **unknown}
             events = [{"type": "message_start", "message": message}, {"type": "ping"}]
         if chunk.get("usage") is not None:
@@ -120,7 +109,7 @@ class MessageStream:
     def end(self) -> list[JSON]:
         """Return the events after the last chunk."""
         stop = _stop_of(self._choice, calls=self._order.has_calls, refused=self._refused)
-        ending = {"type": "message_delta", "delta": stop, "usage": _usage_of(self._usage)}
+        ending = {"type": "message_delta", "delta": stop, "usage": to_messages(self._usage)}
         return [*map(self._event, self._order.end()), ending, {"type": "message_stop"}]
 
     def _event(self, step: Step) -> JSON:

@@ -11,8 +11,9 @@ from typing import Any
 
 from p2l.common.files import parse_json
 from route.providers.base import JSON
+from route.providers.usage import to_responses
 from route.request.blocks import Block, BlockOrder, Kind, Step
-from route.request.chat import text_of_answer, thoughts_of, tokens_counted
+from route.request.chat import text_of_answer, thoughts_of
 
 _ECHOED: Mapping[str, Any] = {
     **dict.fromkeys(("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p", "user")),
@@ -85,23 +86,13 @@ def _finished(frame: JSON, completion: JSON, output: Sequence[JSON], finish_reas
     """Return the response with its output, usage and the router's own fields."""
     why = _INCOMPLETE.get(str(finish_reason))
     router_fields = {key: field for key, field in completion.items() if key.startswith("router_")}
-    usage = completion.get("usage")
-    prompt, answer = tokens_counted(usage, "prompt_tokens"), tokens_counted(usage, "completion_tokens")
     return {
         **frame,
         "status": "incomplete" if why else "completed",
         "incomplete_details": {"reason": why} if why else None,
         "model": completion.get("model") or "",
         "output": list(output),
-        "usage": {
-            "input_tokens": prompt,
-            "input_tokens_details": {"cached_tokens": tokens_counted(usage, "prompt_tokens_details", "cached_tokens")},
-            "output_tokens": answer,
-            "output_tokens_details": {
-                "reasoning_tokens": tokens_counted(usage, "completion_tokens_details", "reasoning_tokens")
-            },
-            "total_tokens": prompt + answer,
-        },
+        "usage": to_responses(completion.get("usage")),
         **router_fields,
     }
 

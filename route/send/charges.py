@@ -15,7 +15,8 @@ from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON, NativeRequest
-from route.providers.completions import BYTES_PER_TOKEN, MOST_TOKENS
+from route.providers.completions import BYTES_PER_TOKEN
+from route.providers.usage import TokenCounts, read
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
 from route.request.native import limit_of
@@ -39,8 +40,8 @@ _REMOTE_TOKENS = 1_000_000
 # Of a fast model: bounds what may have been made of an answer that nobody saw.
 _TOKENS_PER_SECOND = 100
 _MILLION = 1e6
-_MOST_DOLLARS = 10_000.0  # no answer costs as much: a provider that reports more is mistaken
 _DEEPEST_DELTA = 4  # tool calls hold functions; nothing is deeper
+_DEEPEST_MARK = 8  # results of tools in the content of messages
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,11 @@ class Bounds:
             tokens += _TOOL_TOKENS
         if model.context_window is not None:
             tokens = min(tokens, model.context_window)
+        rates, dearest_tier = model.price.rates(), max([1.0, *model.price.tiers.values()])
         return cls(
             choices=choices,
-            prompt=tokens * model.price.input / _MILLION,
-            token=model.price.output * choices / _MILLION,
+            prompt=tokens * (rates.dearest_write if marks_cache(body) else rates.input) * dearest_tier / _MILLION,
+            token=max(rates.output, rates.spoken or 0.0) * dearest_tier * choices / _MILLION,
             longest=min(known, default=UNKNOWN_LONGEST),
             is_bound=bool(known),
         )
@@ -129,12 +131,8 @@ class Charge:
     reservation: Reservation
     max_tokens: int | None = None
     """The limit of the answer where the router set one."""
-    tokens: tuple[int | None, int | None] = (None, None)
-    """Tokens of prompt and answer, as the provider counted them last."""
-    cached: int = 0
-    """Tokens of the prompt that the provider had in its cache."""
-    reported: float | None = None
-    """Cost in dollars, where the provider reports it."""
+    usage: TokenCounts = TokenCounts()  # noqa: RUF009 - immutable
+    """What the provider counted last."""
     booked: float = 0.0
     choices: int = 1
     """Number of choices."""
@@ -161,18 +159,21 @@ class Charge:
 
     def take_usage(self, answer: JSON) -> None:
         """Take over the usage of an answer or a chunk."""
-        self.tokens = usage_of(answer)
-        if self.tokens[1] is not None:  # what had passed through until now is in the provider's count
+        self.usage = usage = read(answer)
+        if usage.completion is not None:  # what had passed through until now is in the provider's count
             self._pieces = self._bytes = 0
-        self.cached = cached_of(answer)
-        self.reported = dollars_of(answer) if self.config.reported_cost else None
 
     def complete(self, answer: JSON) -> None:
         """Take over a whole answer."""
         self.choices = len(answer.get("choices") or [0])  # an answer without choices is one all the same
         self.take_usage(answer)
-        if self.tokens[1] is None:
+        if self.usage.completion is None:
             self.count(answer.get("choices"))
+
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Return the tokens of prompt and answer, as the provider counted them."""
+        return self.usage.prompt, self.usage.completion
 
     @property
     def is_measured(self) -> bool:
@@ -187,17 +188,15 @@ class Charge:
 
     def cost(self) -> float:
         """Return the cost from tokens and price where both are known, else the configured cost."""
-        price = self.config.price
-        if self.reported is not None:
-            return self.reported
+        price, usage = self.config.price, self.usage
+        if self.config.reported_cost and usage.dollars is not None:
+            return usage.dollars
         if price is None:
             return self.config.cost * self.choices
         prompt, completion = self.tokens
         if prompt is None:  # as of a client that left before the provider counted
             prompt = self.request.prompt_tokens
-        cost = (prompt * price.input + self.answer_tokens * price.output) / _MILLION
-        if price.cached is not None:
-            cost -= min(self.cached, prompt) * (price.input - price.cached) / _MILLION
+        cost = price.cost(usage._replace(prompt=prompt, completion=self.answer_tokens))
         reserved = self.reservation.amount
         if completion is None and not self.answer_tokens:  # nobody saw what was made, and the provider charges for it
             cost = max(cost, self.config.cost * self.choices)
@@ -248,29 +247,8 @@ def too_dear(key: KeyRecord) -> ApiError:
     return ApiError(400, "cost_ceiling_exceeded", message)
 
 
-def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
-    """Return the tokens of prompt and answer, as the provider counted them."""
-    usage = (answer or {}).get("usage")
-    if not isinstance(usage, dict):
-        return None, None
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-
-
-def cached_of(answer: JSON) -> int:
-    """Return the tokens of the prompt that were in the provider's cache."""
-    usage = answer.get("usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    return (_count(details.get("cached_tokens")) or 0) if isinstance(details, dict) else 0
-
-
-def dollars_of(answer: JSON) -> float | None:
-    """Return what the answer cost, where the provider says so in `usage.cost`."""
-    usage = answer.get("usage")
-    cost = usage.get("cost") if isinstance(usage, dict) else None
-    is_amount = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MOST_DOLLARS
-    return float(cost) if is_amount else None  # type: ignore[arg-type]
-
-
-def _count(tokens: Any) -> int | None:
-    """Return a number of tokens; None for what no answer can have, since keys pay for it."""
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MOST_TOKENS else None
+def marks_cache(part: Any, depth: int = 0) -> bool:
+    """Return whether a request asks a provider to write a part of it to a cache, which costs more than reading it."""
+    if isinstance(part, dict):
+        return "cache_control" in part or any(marks_cache(each, depth + 1) for each in part.values())
+    return isinstance(part, list) and depth < _DEEPEST_MARK and any(marks_cache(each, depth + 1) for each in part)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from coeval.calling.calls import CallError, Reason, Reply, chat_request, tokens_in
+from coeval.calling.calls import CallError, Reason, Reply, chat_request, usage_of
 from coeval.calling.limits import MemoryLedger, Retries, most_tokens
 from coeval.mock.server import MockServer
 from coeval.schema import Model
+from route.providers.usage import TokenCounts
 from tests.coeval.calling.calling_helpers import call, caller_of, model_at, replies, run
 
 
@@ -40,7 +41,7 @@ def test_an_answer_comes_with_its_tokens_its_cost_and_its_time(tmp_path: Path) -
 def test_tokens_that_nobody_counts_are_guessed() -> None:
     completion = {"choices": [{"message": {"content": "x" * 41}}], "usage": None}
     request = {"messages": [{"role": "user", "content": "y" * 80}]}
-    assert tokens_in(completion, request) == (20, 10, False)
+    assert usage_of(completion, request) == (TokenCounts(20, 10), False)
 
 
 def test_an_interface_has_so_many_calls_in_flight_and_no_more(tmp_path: Path) -> None:

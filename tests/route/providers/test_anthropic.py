@@ -245,7 +245,7 @@ def test_an_answer_comes_back() -> None:
         "prompt_tokens": 15,
         "completion_tokens": 5,
         "total_tokens": 20,
-        "prompt_tokens_details": {"cached_tokens": 3},
+        "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 2},
     }
 
 

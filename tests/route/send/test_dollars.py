@@ -12,8 +12,9 @@ from aiohttp import web
 from route.config import ModelConfig
 from route.keep.reservations import Reservation
 from route.providers.base import JSON
+from route.providers.usage import read
 from route.request.chat import ChatRequest
-from route.send.charges import Charge, cached_of, dollars_of
+from route.send.charges import Charge
 from tests.route.router_helpers import HELLO, Running, a_router, served
 
 PRICES = {
@@ -171,8 +172,8 @@ def test_what_the_provider_says_is_booked_where_the_configuration_says_so() -> N
 
 @pytest.mark.parametrize("cost", [-1, float("nan"), float("inf"), "1", True, 1e9, None])
 def test_no_nonsense_is_booked(cost: Any) -> None:
-    assert dollars_of(answer(cost=cost)) is None
-    assert cached_of(answer(prompt_tokens_details={"cached_tokens": cost})) == 0
+    assert read(answer(cost=cost)).dollars is None
+    assert read(answer(prompt_tokens_details={"cached_tokens": cost})).cached == 0
 
 
 def test_a_stream_says_what_was_cached_and_what_it_cost(tmp_path: Path) -> None:
