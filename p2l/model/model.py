@@ -213,10 +213,10 @@ class P2LModel(nn.Module):
         coefs = coefs[:, : len(self.model_list)]
         variances = familiarity = None
         if posterior is not None and inputs is not None:
-            squares = posterior.squares(inputs)
-            familiarity = posterior.trust(squares, known_share(batch))
+            place = posterior.place(inputs)
+            familiarity = posterior.trust(place, known_share(batch))
             coefs, eta, gamma = posterior.shrunk(familiarity, coefs, eta, gamma)
-            variances = posterior.variances(squares, familiarity)
+            variances = posterior.variances(place, familiarity)
         output = P2LOutput(
             coefs=coefs,
             eta=eta,

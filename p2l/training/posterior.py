@@ -81,6 +81,8 @@ class KnownPrompts(NamedTuple):
     """(Q, M)"""
     usage: WordUsage | None = None
     """The words that they use, of a model of words."""
+    encoded: bool = False
+    """Whether a sentence encoder, which votes have not shaped, reads the prompts."""
 
 
 class PlainVotes(NamedTuple):
@@ -190,7 +192,13 @@ def posterior_of(
         coefs = coefs + sample.coefs.mean() - coefs.mean()
     scalars = [math.nan if value is None else float(value) for value in (board.eta, board.gamma)]
     limits = _words(prompts.usage if unshaped is None else unshaped.usage)
-    tensors |= {"words": limits, "coefs": coefs, "eta": np.float64(scalars[0]), "gamma": np.float64(scalars[1])}
+    tensors |= {
+        "words": limits,
+        "encoded": np.float64(prompts.encoded),
+        "coefs": coefs,
+        "eta": np.float64(scalars[0]),
+        "gamma": np.float64(scalars[1]),
+    }
     vocabulary = None if unshaped is None or limits[1] < 0 else unshaped.words
     return Posterior({name: torch.tensor(value, dtype=torch.float32) for name, value in tensors.items()}, vocabulary)
 
@@ -241,7 +249,8 @@ def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]])
         for row, values in zip(rows, read.float().cpu().numpy(), strict=True):
             inputs[row] = values
     usage = tokenizer.words.usage(prompts) if isinstance(tokenizer, ReaderTokenizer) else None
-    return KnownPrompts(np.stack(inputs), coefs, usage)
+    encoded = model.has_frozen_inputs and getattr(model.model, "encoder", None) is not None
+    return KnownPrompts(np.stack(inputs), coefs, usage, encoded)
 
 
 def _information(sample: _Sample) -> Floats:
@@ -382,7 +391,7 @@ def _components(
         parts.append((column, _matched(level, level[0], fresh, share_of), 1.0 + own, own + _REMAINING_VARIANCE))
     spread, axes = np.linalg.eigh(information + _BOARD_PRECISION * np.eye(count))
     parts.append((axes / np.sqrt(spread), np.zeros((count, len(process.seen))), 1.0, 1.0))
-    return process.tensors(share, lambda seen: energy @ determined(known, seen) / energy.sum()) | {
+    return process.tensors(share) | {
         "kept": np.concatenate([kept for _, kept, _, _ in parts]),
         "offset": np.concatenate([np.full(part.shape[1], offset) for part, _, offset, _ in parts]),
         "least": np.concatenate([np.full(part.shape[1], least) for part, _, _, least in parts]),

@@ -358,6 +358,6 @@ def shrunk(posterior: Posterior, coefs: Floats, states: Mapping[str, Floats], kn
     import torch
 
     with torch.inference_mode():
-        squares = posterior.squares(torch.from_numpy(inputs_of(states)))
-        trust = posterior.trust(squares, None if known is None else torch.from_numpy(known).float())
+        place = posterior.place(torch.from_numpy(inputs_of(states)))
+        trust = posterior.trust(place, None if known is None else torch.from_numpy(known).float())
         return np.asarray(posterior.shrunk(trust, torch.from_numpy(coefs).float(), None, None)[0].double().numpy())

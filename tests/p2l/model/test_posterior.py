@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from p2l.common.errors import CheckpointError
 from p2l.model.encoding import Encoding
-from p2l.model.posterior import POSTERIOR_FILE, Posterior
+from p2l.model.posterior import KEPT_OF_STRANGERS, POSTERIOR_FILE, Posterior
 from p2l.model.tfidf import TfidfTokenizer
 
 INPUTS, POINTS, MODELS, PARTS = 3, 4, 5, 2
@@ -28,48 +28,60 @@ def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
         "least": torch.tensor([0.3, 0.1]),
         "basis": torch.randn(MODELS, PARTS, generator=draw),
         "share": torch.full((POINTS,), 0.5),
-        "low": torch.tensor(0.1),
-        "high": torch.tensor(0.4),
+        "near": torch.tensor(0.5),
+        "far": torch.tensor(1.5),
         "strange": torch.tensor(1.4),
         "words": torch.tensor([0.3, 0.6]),
+        "encoded": torch.tensor(0.0),
         "coefs": torch.randn(MODELS, generator=draw),
         "eta": torch.tensor(0.7),
         "gamma": torch.tensor(float("nan")),
     }
 
 
-def test_a_prompt_like_no_other_has_the_whole_variance_and_the_one_leaderboard() -> None:
+def test_a_prompt_like_no_other_has_the_whole_variance_and_little_of_its_own_departure() -> None:
     posterior = Posterior(tensors())
-    squares = posterior.squares(torch.full((1, INPUTS), 100.0))
-    trust = posterior.trust(squares)
-    assert torch.allclose(posterior.variances(squares, trust)[0], 1.4 * posterior.offset)
-    coefs, eta, gamma = posterior.shrunk(posterior.trust(squares), torch.randn(1, MODELS), torch.zeros(1), None)
-    assert torch.equal(coefs[0], posterior.coefs)
+    place = posterior.place(torch.full((1, INPUTS), 100.0))
+    trust = posterior.trust(place)
+    assert trust.item() == pytest.approx(KEPT_OF_STRANGERS)
+    assert torch.allclose(posterior.variances(place, trust)[0], 1.4 * posterior.offset)
+    own = torch.randn(1, MODELS)
+    coefs, eta, gamma = posterior.shrunk(trust, own, torch.zeros(1), None)
+    assert torch.allclose(coefs, posterior.coefs + KEPT_OF_STRANGERS * (own - posterior.coefs))
     assert eta is not None
-    assert eta.item() == pytest.approx(0.7)
+    assert eta.item() == pytest.approx((1.0 - KEPT_OF_STRANGERS) * 0.7)
     assert gamma is None
+
+
+@pytest.mark.parametrize(("encoded", "kept"), [(0.0, 0.0), (1.0, KEPT_OF_STRANGERS)])
+def test_unknown_words_leave_nothing_unless_an_encoder_reads_them(encoded: float, kept: float) -> None:
+    posterior = Posterior(tensors() | {"encoded": torch.tensor(encoded)})
+    place = posterior.place(posterior.points[:1])
+    assert posterior.trust(place, torch.tensor([0.3])).item() == pytest.approx(kept)
+    assert posterior.trust(place, torch.tensor([0.6])).item() == pytest.approx(1.0)
 
 
 def test_a_familiar_prompt_has_less_variance_and_its_own_coefficients() -> None:
     posterior = Posterior(tensors())
-    squares = posterior.squares(posterior.points)
-    trust = posterior.trust(squares)
+    place = posterior.place(posterior.points)
+    trust = posterior.trust(place)
     assert torch.allclose(trust, torch.ones(POINTS))
-    assert bool((posterior.variances(squares, trust) < posterior.offset).all())
-    assert bool((posterior.variances(squares, trust) >= posterior.least).all())
+    assert bool((posterior.variances(place, trust) < posterior.offset).all())
+    assert bool((posterior.variances(place, trust) >= posterior.least).all())
     own = torch.randn(POINTS, MODELS)
-    coefs, _, _ = posterior.shrunk(posterior.trust(squares), own, None, None)
+    coefs, _, _ = posterior.shrunk(trust, own, None, None)
     assert torch.allclose(coefs, own, atol=1e-6)
 
 
-def test_the_factor_grows_smoothly_with_familiarity() -> None:
+def test_the_factor_falls_smoothly_with_the_distance_from_the_nearest_prompt() -> None:
     posterior = Posterior(tensors())
-    near = posterior.points[:1] + torch.linspace(0, 4, 400)[:, None] * torch.tensor([1.0, 0.0, 0.0])
-    squares = posterior.squares(near)
-    order = posterior.determined_share(squares).argsort()
-    trust = posterior.trust(squares)[order]
-    assert bool((trust.diff() >= 0).all())
-    assert 0 <= trust.min() < 0.1 < 0.9 < trust.max() <= 1
+    path = posterior.points[:1] + torch.linspace(0, 6, 400)[:, None] * torch.tensor([1.0, 0.0, 0.0])
+    place = posterior.place(path)
+    trust = posterior.trust(place)[place.nearest.argsort()]
+    assert bool((trust.diff() <= 0).all())
+    assert trust.max() == pytest.approx(1.0)
+    assert trust.min() == pytest.approx(KEPT_OF_STRANGERS)
+    assert trust.diff().abs().max() < 0.05
 
 
 def test_a_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
@@ -79,7 +91,7 @@ def test_a_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
     assert again is not None
     inputs = torch.randn(6, INPUTS)
     trust = torch.ones(6)
-    difference = again.variances(again.squares(inputs), trust) - posterior.variances(posterior.squares(inputs), trust)
+    difference = again.variances(again.place(inputs), trust) - posterior.variances(posterior.place(inputs), trust)
     assert float(difference.abs().max()) < 1e-2
     assert Posterior.load(tmp_path / "none", MODELS) is None
 

@@ -18,7 +18,7 @@ from p2l.likelihood import get
 from p2l.model.checkpoint import check_complete, seal
 from p2l.model.heads import HeadStart, last_layer
 from p2l.model.model import P2LModel
-from p2l.model.posterior import POSTERIOR_FILE, Posterior
+from p2l.model.posterior import POSTERIOR_FILE, Place, Posterior
 from p2l.model.scratch import (
     READER_DEFAULTS,
     TFIDF_DEFAULTS,
@@ -165,8 +165,8 @@ def test_an_unknown_word_is_strange_where_training_knew_every_word(own: int, lea
 
     def trust(texts: list[list[str]]) -> float:
         shares = torch.tensor([encoding.known for encoding in tokenizer.encode(texts)])
-        familiar = torch.full((len(texts), len(posterior.share)), 1e3)  # as squares, so that words alone decide
-        return float(posterior.trust(familiar, shares).mean())
+        near = Place(torch.zeros(len(texts), len(posterior.share)), torch.zeros(len(texts)))  # so that words decide
+        return float(posterior.trust(near, shares).mean())
 
     assert trust(prompts) > 0.95
     assert least <= trust([[f"{text} zyxwvut"] for text in common]) <= most
@@ -210,8 +210,8 @@ def test_states_that_votes_have_shaped_do_not_make_prompts_differ() -> None:
         board, bt = HeadStart(np.zeros(models), None, None), get("bt")
         own = np.random.default_rng(1)
         posterior = posterior_of(prompts, np.arange(count), labels, board, bt, count, own, unshaped)
-        squares = posterior.squares(torch.from_numpy(learned))
-        components = posterior.variances(squares, torch.ones(count)).mean(0)
+        place = posterior.place(torch.from_numpy(learned))
+        components = posterior.variances(place, torch.ones(count)).mean(0)
         return float(components @ (posterior.basis[0] - posterior.basis[1]) ** 2)
 
     assert variance(plain) < 0.2
