@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from p2l.common.files import parse_json
+from coeval.objects import FoundObject, objects_in
 
 LEVELS = ("High", "Medium", "Low")
 _PROMPT_KEYS = ("prompt", "input", "question", "task", "context", "user_input", "text", "scenario")
 _RESPONSE_KEYS = ("response", "output", "answer", "completion", "result", "reference", "label")
-_LANGUAGE = re.compile(r"\A[a-zA-Z]*\s*")
-_THOUGHT = re.compile(r"<think(?:ing)?>")
-_END_OF_THOUGHT = re.compile(r"</think(?:ing)?>")
 _LETTERS_SHOWN = 60
 
 
@@ -25,74 +25,121 @@ class MalformedAnswerError(ValueError):
     """The text does not have the form that the prompt asked for."""
 
 
-def read_object(text: str) -> dict[str, Any]:
-    """Return the (first) JSON object in a text: alone, in a fence, or among words; MalformedAnswerError without one."""
-    for candidate in _candidates(_without_thoughts(text).strip()):
-        try:
-            value = parse_json(candidate, strict=False)
-        except ValueError:
+class NoVerdictError(MalformedAnswerError):
+    """The text has no object with the grades that the prompt asked for."""
+
+
+def read_object(text: str, accepts: Callable[[dict[str, Any]], bool] = bool) -> dict[str, Any]:
+    """Return the last object of an answer that is accepted, or the last of all where none is; alone or among words.
+
+    Raise MalformedAnswerError without one, for one that names a key twice, and where the last is not quite JSON and not
+    the only one that could be meant.
+    """
+    objects = objects_in(after_thoughts(text))
+    accepted = [found for found in objects if accepts(found.value)] or objects
+    if not accepted:
+        raise MalformedAnswerError(f"no JSON object in {shown(text)}")
+    last = accepted[-1]
+    _check_clash(last)
+    if not last.is_strict and any(found.value != last.value for found in accepted):
+        raise MalformedAnswerError("several objects, the last of which is not quite JSON")
+    return last.value
+
+
+def _check_clash(found: FoundObject) -> None:
+    if found.clash:
+        raise MalformedAnswerError(f"{shown(found.clash)} stands twice in one object, with two values")
+
+
+# Thoughts. A closing mark may come without an opening one, which many templates put into the prompt.
+
+_MARKS = (
+    r"<think(?:ing)?>|<thoughts?>|<reasoning>|<seed:think>|\[THINK\]|◁think▷|<\|begin_of_thought\|>",
+    r"</think(?:ing)?>|</thoughts?>|</reasoning>|</seed:think>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>"
+    r"|<\|channel\|>final<\|message\|>",
+)
+_THOUGHT_MARK = re.compile(f"(?P<opening>{_MARKS[0]})|(?P<closing>{_MARKS[1]})", re.IGNORECASE)
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+
+
+def after_thoughts(text: str) -> str:
+    """Return what a judge says after its last closing thought mark; nothing where a later thought has no end.
+
+    A mark within an object is quoted, not meant.
+    """
+    marks = list(_THOUGHT_MARK.finditer(text))
+    if not marks:
+        return text
+    quoting = [(found.start, found.end) for found in objects_in(text) if found.is_strict]
+    last = next((mark for mark in reversed(marks) if not _is_within(mark.start(), quoting)), None)
+    if last is None:
+        return text
+    return text[last.end() :] if last["closing"] else ""
+
+
+def _is_within(position: int, spans: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a position stands in one of several spans, which are in order."""
+    place = bisect_right(spans, (position, sys.maxsize)) - 1
+    return place >= 0 and position < spans[place][1]
+
+
+def split_thoughts(text: str) -> tuple[str, str]:
+    """Return an answer without its thoughts, and the thoughts.
+
+    Thoughts stand between two marks, before a closing mark that has no opening one, or after an opening one that begins
+    a line and has no end. A mark in code is part of the answer.
+    """
+    marks = list(_THOUGHT_MARK.finditer(text))
+    code = [match.span() for match in _CODE.finditer(text)] if marks else []
+    last_closing = max((mark.start() for mark in marks if mark["closing"]), default=-1)
+    answer: list[str] = []
+    thoughts: list[str] = []
+    end = depth = 0
+    for mark in marks:
+        # Whatever stands within a thought, code as well, cannot hide the mark that ends it.
+        if depth == 0 and _is_within(mark.start(), code):
             continue
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            value = value[0]
-        if isinstance(value, dict):
-            return value
-    raise MalformedAnswerError(f"no JSON object in {_shown(text)}")
-
-
-# A model may go on for as long as it likes: a reply is searched once, from front to back, and by no pattern that starts
-# anew behind each beginning that has no end.
-
-
-def _without_thoughts(text: str) -> str:
-    answer, end = [], 0
-    while (start := _THOUGHT.search(text, end)) and (last := _END_OF_THOUGHT.search(text, start.end())):
-        answer.append(text[end : start.start()])
-        end = last.end()
-    return "".join([*answer, text[end:]])
-
-
-def _candidates(text: str) -> Iterator[str]:
-    """Yield the pieces of a text that may be JSON, the likeliest first."""
-    pieces = text.split("```")
-    # What stands in fences, without the name of its language.
-    fenced = [_LANGUAGE.sub("", piece, count=1).strip() for piece in pieces[1:-1:2]]
-    for piece in (text, *fenced):
-        yield piece
-        starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
-        for start in sorted(starts):
-            yield piece[start:]
-            end = piece.rfind("}" if piece[start] == "{" else "]")
-            yield piece[start : end + 1]
-        # The first value that ends before the text does, such as an object that another follows.
-        for start in sorted(starts):
-            try:
-                _, end = json.JSONDecoder(strict=False).raw_decode(piece, start)
-            except (ValueError, RecursionError):
-                continue
-            yield piece[start:end]
+        has_end = bool(mark["closing"]) or mark.start() < last_closing
+        if not has_end and text[text.rfind("\n", 0, mark.start()) + 1 : mark.start()].strip():
+            continue
+        before = text[end : mark.start()]
+        if mark["opening"]:
+            (thoughts if depth else answer).append(before)
+            depth += 1
+        elif depth == 0:  # all so far was a thought
+            thoughts += [*answer, before]
+            answer = []
+        else:
+            thoughts.append(before)
+            depth = 0
+        end = mark.end()
+    (thoughts if depth else answer).append(text[end:])
+    return "".join(answer).strip(), "\n".join(thought.strip() for thought in thoughts if thought.strip())
 
 
 def read_attributes(text: str) -> dict[str, list[Any]]:
     """Return attribute -> values, of those that have a list of plain values; MalformedAnswerError if none has."""
     attributes = {}
-    for name, values in read_object(text).items():
+    named = read_object(text, lambda value: any(isinstance(entries, list) for entries in value.values()))
+    for name, values in named.items():
         entries = values if isinstance(values, list) else []
         plain = [value for value in entries if isinstance(value, (str, int, float, bool))]
         if plain and name.strip():
             attributes[name.strip()] = plain
     if not attributes:
-        raise MalformedAnswerError(f"no attribute with a list of values in {_shown(text)}")
+        raise MalformedAnswerError(f"no attribute with a list of values in {shown(text)}")
     return attributes
 
 
 def read_rubric(text: str) -> dict[str, str]:
     """Return factor -> description; MalformedAnswerError if no factor is described."""
     rubric = {}
-    for name, description in read_object(text).items():
+    named = read_object(text, lambda value: any(isinstance(entry, str) for entry in value.values()))
+    for name, description in named.items():
         if isinstance(description, str) and description.strip() and name.strip():
             rubric[name.strip()] = description.strip()
     if not rubric:
-        raise MalformedAnswerError(f"no factor with a description in {_shown(text)}")
+        raise MalformedAnswerError(f"no factor with a description in {shown(text)}")
     return rubric
 
 
@@ -104,8 +151,13 @@ def read_item(text: str) -> tuple[str, str]:
 
 def read_quoting_item(text: str) -> tuple[str, str, Any]:
     """Return the same with what the item quotes, unchecked; None where it quotes nothing."""
-    value = read_object(text)
+    value = read_object(text, _is_item)
     return _named(value, _PROMPT_KEYS, "prompt"), _named(value, _RESPONSE_KEYS, "response"), value.get("quotes")
+
+
+def _is_item(value: Mapping[str, Any]) -> bool:
+    keys = {str(key).strip().lower() for key in value}
+    return not keys.isdisjoint(_PROMPT_KEYS) and not keys.isdisjoint(_RESPONSE_KEYS)
 
 
 def _named(value: Mapping[str, Any], keys: Iterable[str], what: str) -> str:
@@ -122,23 +174,140 @@ def _named(value: Mapping[str, Any], keys: Iterable[str], what: str) -> str:
 def read_scores(text: str, factors: Sequence[str]) -> dict[str, str]:
     """Return factor -> level, which may stand in an object with a reason; MalformedAnswerError unless all have one."""
     scores = {}
-    for factor, value in graded_in(read_object(text), factors).items():
+    for factor, value in read_verdict(text, factors, LEVELS).grades.items():
         if not isinstance(value, str):
             raise MalformedAnswerError(f"no level for {factor!r}")
         scores[factor] = read_level(value)
     return scores
 
 
-def graded_in(reply: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
-    """Return factor -> its value in an object, of every factor; None where it has none."""
-    grades = {_plain(name): value for name, value in reply.items()}
-    graded = {}
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge says of every factor that it was asked for."""
+
+    grades: Mapping[str, Any]  # factor -> value
+    whole: Mapping[str, Any]  # the object in which they stand
+
+
+_SCORE_KEYS = ("score", "level", "rating", "grade", "value")
+_FACTOR_KEYS = ("factor", "name", "criterion")
+_MAX_NESTING = 3  # objects around the grades
+
+
+def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: str = "") -> Verdict:
+    """Return the last complete verdict that a reply states after its thoughts.
+
+    An object is complete if it has every factor, perhaps one level down; a single factor may stand under `key`, such as
+    `score`, too. Raise MalformedAnswerError, which quotes nothing but names of factors, if there is none, or if the
+    reply contradicts it: in the same object, in a later one that is not complete, or in words after it.
+    """
+    answer = after_thoughts(text)
+    verdicts: list[tuple[FoundObject, dict[str, Any]]] = []
+    partial: list[FoundObject] = []
+    for found in objects_in(answer):
+        grades = _grades(found.value, factors, key)
+        if grades is None:
+            partial.append(found)
+            continue
+        if verdicts and verdicts[-1][1] != grades and answer[verdicts[-1][0].end : found.start].strip() == ",":
+            raise MalformedAnswerError("a list of verdicts that differ")
+        verdicts.append((found, grades))
+    if not verdicts:
+        raise NoVerdictError(f"no JSON object with a grade for {', '.join(map(repr, factors))}")
+    last, grades = verdicts[-1]
+    _check_clash(last)
+    if not last.is_strict and any(earlier != grades for _, earlier in verdicts):
+        raise MalformedAnswerError("several verdicts, the last of which is not quite JSON")
+    for found in partial:
+        if found.start > last.end:
+            _check_same(_graded_in(found.value, factors), grades)
+    _check_same(_stated(answer[last.end :], factors, words), grades)
+    return Verdict(grades, last.value)
+
+
+def _grades(value: Mapping[str, Any], factors: Sequence[str], key: str) -> dict[str, Any] | None:
+    """Return the grades of an object that has them all, itself or in what stands in it; None where it does not."""
+    candidates = []
+    for level in _nested(value):
+        names = {_plain(name) for name in level}
+        if all(_plain(factor) in names for factor in factors):
+            candidates.append(_graded_in(level, factors))
+        elif key and len(factors) == 1 and key in level:
+            candidates.append({factors[0]: _unwrapped(level[key])})
+    for other in candidates[1:]:
+        _check_same(other, candidates[0])
+    return candidates[0] if candidates else None
+
+
+def _nested(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return an object and those in it; a list of objects that name a factor each counts as one."""
+    levels: list[Mapping[str, Any]] = []
+    current: list[Mapping[str, Any]] = [value]
+    for _ in range(_MAX_NESTING):
+        levels += current
+        entries = [entry for level in current for entry in level.values()]
+        current = [entry for entry in entries if isinstance(entry, Mapping)]
+        current += [named for entry in entries if isinstance(entry, list) and (named := _by_factor(entry))]
+    return levels
+
+
+def _by_factor(entries: Sequence[Any]) -> dict[str, Any]:
+    named = {}
+    for entry in entries:
+        keys = [key for key in _FACTOR_KEYS if key in entry] if isinstance(entry, Mapping) else []
+        factor = entry[keys[0]] if keys else None
+        if not isinstance(factor, str) or factor in named:
+            return {}
+        named[factor] = entry
+    return named
+
+
+def _graded_in(reply: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
+    """Return factor -> its value in an object, of every factor; None where it has none.
+
+    Raise MalformedAnswerError where a factor has two values.
+    """
+    graded: dict[str, Any] = dict.fromkeys(factors)
     for factor in factors:
-        value = grades.get(_plain(factor))
-        if isinstance(value, Mapping):
-            value = next((value[key] for key in ("score", "level", "rating", "value") if key in value), None)
-        graded[factor] = value
+        values = [_unwrapped(value) for name, value in reply.items() if _plain(name) == _plain(factor)]
+        if any(value != values[0] for value in values):
+            raise MalformedAnswerError(f"two grades for {factor!r}")
+        graded[factor] = values[0] if values else None
     return graded
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return a grade from the object with a reason, or the list of one, in which it may stand."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, Mapping):
+        return value
+    grades = [value[key] for key in _SCORE_KEYS if key in value and not isinstance(value[key], Mapping)]
+    if any(grade != grades[0] for grade in grades):
+        raise MalformedAnswerError("two grades in one object")
+    return grades[0] if grades else None
+
+
+def _stated(text: str, factors: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
+    """Return the grades that a text states of factors in words, such as `accuracy: Low`."""
+    stated: dict[str, Any] = {}
+    grades = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    for factor in factors:
+        name = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", factor.strip())))
+        pattern = rf"(?<!\w){name}[\s*_`\"']{{0,4}}[:=][\s*_`\"']{{0,4}}({grades})(?!\w)"
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            stated[factor] = match[1]
+    return stated
+
+
+def _check_same(grades: Mapping[str, Any], verdict: Mapping[str, Any]) -> None:
+    for factor, grade in grades.items():
+        if grade is not None and _comparable(grade) != _comparable(verdict[factor]):
+            raise MalformedAnswerError(f"two grades for {factor!r}")
+
+
+def _comparable(grade: Any) -> str:
+    return str(grade).strip(_MARKS_AROUND_A_WORD).lower()
 
 
 def _plain(name: str) -> str:
@@ -151,15 +320,43 @@ def read_level(text: str) -> str:
     return read_word(text, LEVELS)
 
 
+_MARKS_AROUND_A_WORD = " \t\r\n*`\"'.[](){}:,!_“”"
+_BEFORE_A_WORD = re.compile(
+    r"(?:(?:my|the|final|overall)\s+)*(?:verdict|answer|winner|grade|score|rating|level|judge?ment)\b(?:\s+is\b)?",
+    re.IGNORECASE,
+)
+_BOXED = re.compile(r"\A\$*\\boxed\{(?:\\text\{)?([^{}]*)\}+\$*\Z")
+
+
 def read_word(text: str, words: Sequence[str]) -> str:
-    """Return the one word of a text, in any case, with or without quotes and full stop; else MalformedAnswerError."""
-    answer = _without_thoughts(text).strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ").lower()
-    for word in words:
-        if answer == word.lower():
-            return word
-    raise MalformedAnswerError(f"{_shown(text)} is none of {', '.join(words)}")
+    """Return the one word that a reply ends in, as its only words or those of its last line; else MalformedAnswerError.
+
+    It may stand in quotes, with a full stop, or after `Verdict:` and the like. Two lines that each state a word are a
+    contradiction unless it is the same.
+    """
+    answer = after_thoughts(text)
+    lines = [line for line in answer.splitlines() if line.strip(_MARKS_AROUND_A_WORD)]
+    stated = [word for line in lines if (word := _word_of(line, words)) is not None]
+    if lines and _word_of(lines[-1], words) is not None:
+        if any(word != stated[0] for word in stated):
+            raise MalformedAnswerError(f"{shown(text)} says {' and '.join(dict.fromkeys(stated))}")
+        return stated[0]
+    raise MalformedAnswerError(f"{shown(text)} is none of {', '.join(words)}")
 
 
-def _shown(text: str) -> str:
+def _word_of(line: str, words: Sequence[str]) -> str | None:
+    """Return the word that a line states and nothing else."""
+    bare = line.strip(_MARKS_AROUND_A_WORD)
+    boxed = _BOXED.match(line.strip(" *."))
+    bare = boxed[1] if boxed is not None else bare
+    start = _BEFORE_A_WORD.match(bare)
+    answers = {bare.lower()}
+    if start is not None:
+        answers.add(bare[start.end() :].strip(_MARKS_AROUND_A_WORD + "=").lower())
+    return next((word for word in words if word.lower() in answers), None)
+
+
+def shown(text: str) -> str:
+    """Return the beginning of a text in quotes, on one line, for an error."""
     plain = " ".join(text.split())
     return repr(plain if len(plain) <= _LETTERS_SHOWN else f"{plain[:_LETTERS_SHOWN]}...")

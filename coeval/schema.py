@@ -72,12 +72,10 @@ class Scale:
             answer = str(answer)
         if not isinstance(answer, str):
             raise MalformedAnswerError(f"no grade: {self.text} was asked for")
-        if not self.is_range:
+        try:
             return read_word(answer, LEVELS if self.is_default else self.grades)
-        grade = answer.rpartition("</think>")[2].strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ")
-        if grade not in self.grades:
-            raise MalformedAnswerError(f"{' '.join(answer.split())[:40]!r} is not {self.text}")
-        return grade
+        except MalformedAnswerError as error:
+            raise (MalformedAnswerError(f"{error}: {self.text} was asked for") if self.is_range else error) from None
 
 
 DEFAULT = Scale(tuple(reversed(LEVELS)))  # High, Medium and Low

@@ -10,6 +10,7 @@ from math import isnan
 from typing import Any, Protocol
 
 from coeval.interfaces import INTERFACES, tells_logprobs
+from coeval.parsing import after_thoughts
 from coeval.schema import Model, Phase, Role
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.completions import joined_text, without
@@ -230,8 +231,8 @@ def first_tokens(completion: Mapping[str, Any]) -> Tokens | None:
 
 def _first_word(tokens: list[str]) -> int:
     """Return the place of the first token that is more than space and quotes, after any thinking."""
-    thought = "".join(tokens).rfind("</think>")
-    start = 0 if thought < 0 else thought + len("</think>")
+    text = "".join(tokens)
+    start = len(text) - len(after_thoughts(text))
     at = 0
     for place, token in enumerate(tokens):
         if at >= start and token.strip(_MARKS_AROUND_A_WORD):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -127,7 +127,34 @@ def read_yaml(path: Path) -> tuple[Any, Problems]:
     for where, _, is_repeated in places:
         if is_repeated:
             problems.add(where, "is written twice; remove one of the two")
+    for where, message in _misread(node, ()) if node is not None else ():
+        problems.add(where, message)
     return raw, problems
+
+
+_OLD_NUMBER = re.compile(r"[-+]?(?:0[0-9_]+|[1-9][0-9_]*(?::[0-5]?[0-9])+)")
+_WORDS_FOR_BOOLS = {"yes": "true", "no": "false", "on": "true", "off": "false"}
+
+
+def _misread(node: yaml.Node, where: Where, *, is_word: bool = False) -> Iterator[tuple[Where, str]]:
+    """Yield the values without quotes that YAML 1.1 takes for others than a reader does: `[yes, no]`, 010, 1:30.
+
+    `is_word` says that a text may stand at the node, as in a list or for a key.
+    """
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _misread(key, (*where, str(key.value)), is_word=True)
+            yield from _misread(value, (*where, str(key.value)))
+    elif isinstance(node, yaml.SequenceNode):
+        for place, value in enumerate(node.value):
+            yield from _misread(value, (*where, place), is_word=True)
+    elif isinstance(node, yaml.ScalarNode) and not node.style:
+        text = str(node.value)
+        if node.tag == "tag:yaml.org,2002:int" and _OLD_NUMBER.fullmatch(text):
+            base = "60" if ":" in text else "8"
+            yield where, f"{text[:40]} is a number in base {base} to YAML; write it without the zero, or in quotes"
+        elif is_word and node.tag == "tag:yaml.org,2002:bool" and text.lower() in _WORDS_FOR_BOOLS:
+            yield where, f'{text} is {_WORDS_FOR_BOOLS[text.lower()]} to YAML; write "{text}" in quotes'
 
 
 def _text(path: Path) -> str:

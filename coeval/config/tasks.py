@@ -217,6 +217,13 @@ def _check_attributes(entry: TaskEntry, where: Where, problems: Problems) -> Non
             problems.add((*where, f"{key}_seed"), f"goes with `{key}: auto` or `complete`; remove one of the two")
         names[kind] = set(seed) if isinstance(attributes, str) else {*attributes, *seed}
         _check_number(entry.sampling, kind, attributes, (*where, "sampling", kind), problems)
+    targets = {name.strip().casefold() for name in names["target"]}
+    for name in names["nuance"]:
+        if name.strip().casefold() in targets:
+            # In an item one value would stand for both.
+            problems.add(
+                (*where, "nuanced_attributes", name), "is a target attribute too; remove or rename one of the two"
+            )
     if any(problems.within(*where, key) for key in ("target_attributes", "target_attributes_seed")):
         return
     for number, label in enumerate(entry.label_attributes):

@@ -19,6 +19,7 @@ from typing import Any
 from coeval.errors import RunInputError
 from coeval.ingest.benchmarks import BadRowError, text_of
 from coeval.ingest.rows import rows_of
+from coeval.parsing import split_thoughts
 from p2l.common.files import parse_json
 
 LONGEST_LOG = 2 << 30  # bytes of a log that is one JSON document, and of all samples of an archive
@@ -50,7 +51,10 @@ def read_answers(path: Path, form: str | None = None, model: str | None = None) 
     for place, row in FORMATS[form or format_of(path)](path, model):
         is_empty = False
         try:
-            yield row()
+            answer = row()
+            if answer.answer and not split_thoughts(answer.answer)[0]:
+                raise BadRowError("has thoughts and no answer; leave it out")
+            yield answer
         except (BadRowError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             why = str(error) if isinstance(error, BadRowError) else f"is not in this format ({error!r:.60})"
             raise RunInputError(f"{path}: {place}: {why}") from None

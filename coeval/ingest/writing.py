@@ -20,6 +20,7 @@ from coeval.errors import RunInputError
 from coeval.ingest.answers import ReadyAnswer, model_name
 from coeval.ingest.benchmarks import BadRowError, Benchmark, BenchmarkItem, stratified
 from coeval.ingest.rows import Rows, rows_at
+from coeval.parsing import split_thoughts
 from coeval.storage.meta import Meta, create_meta, main_process
 from coeval.storage.records import is_failed, now, read_json, write_json
 from coeval.storage.run import Run
@@ -319,6 +320,7 @@ def _write_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
             student = names[answer.model]
             if f"{item}__{student}" in stored:
                 continue
+            text, thoughts = split_thoughts(answer.answer)
             record = {
                 "id": f"{item}__{student}",
                 "datapoint_id": item,
@@ -326,9 +328,10 @@ def _write_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
                 "teacher_model_id": teacher,
                 "student_model_id": student,
                 "input": prompt,
-                "response": answer.answer,
-                "token_count": max(1, len(answer.answer) // 4),
+                "response": text,
+                "token_count": max(1, len(text) // 4),
                 "generated_at": now(),
+                **({"thoughts": thoughts} if thoughts else {}),
             }
             store.append(run.records("response_collection", benchmark.task, student), record)
             stored.add(str(record["id"]))

@@ -14,8 +14,17 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
 
-from coeval.parsing import LEVELS, MalformedAnswerError, graded_in, read_level, read_object, read_scores
-from coeval.schema import Scale, Task, scale_of
+from coeval.parsing import (
+    LEVELS,
+    MalformedAnswerError,
+    NoVerdictError,
+    Verdict,
+    after_thoughts,
+    read_object,
+    read_scores,
+    read_verdict,
+)
+from coeval.schema import DEFAULT, Scale, Task, scale_of
 
 # Probability of ambiguous tokens, those that may begin several grades, above which there is no expected score.
 _MAX_AMBIGUOUS_PROBABILITY = 0.01
@@ -85,20 +94,24 @@ def read_factors(context: Mapping[str, Any], text: str) -> Graded:
     grading = context.get("grading")
     if not grading:
         return Graded(read_scores(text, context["factors"]), text)
-    rationale, scores = split_rationale(text, "scores") if grading["rationale"] else ("", None)
-    if scores is not None and not isinstance(scores, Mapping):
-        raise MalformedAnswerError('"scores" is not an object')
-    replies = graded_in(read_object(text) if scores is None else scores, context["factors"])
-    return _graded(grading, replies, text, rationale)
+    verdict = read_verdict(text, context["factors"], scale_of(grading["scale"]).grades)
+    return _graded(grading, verdict.grades, text, _rationale_of(verdict.whole) if grading["rationale"] else "")
 
 
 def read_factor(context: Mapping[str, Any], factor: str, text: str) -> Graded:
-    """Read the grade of one factor. Raise MalformedAnswerError if it is not on the scale."""
-    grading = context.get("grading")
+    """Read the grade of one factor, a word or in an object. Raise MalformedAnswerError if it is not on the scale."""
+    grading = context.get("grading") or {}
+    scale = scale_of(grading["scale"]) if grading else DEFAULT
+    is_reasoned = bool(grading and grading["rationale"])
+    try:
+        verdict = read_verdict(text, [factor], scale.grades, "score")
+    except NoVerdictError:
+        if is_reasoned:
+            raise MalformedAnswerError('no JSON object with "rationale" and "score"') from None
+        verdict = Verdict({factor: text}, {})
     if not grading:
-        return Graded({factor: read_level(text)}, text)
-    rationale, grade = split_rationale(text, "score") if grading["rationale"] else ("", text)
-    return _graded(grading, {factor: grade}, text, rationale)
+        return Graded({factor: scale.read(verdict.grades[factor])}, text)
+    return _graded(grading, verdict.grades, text, _rationale_of(verdict.whole) if is_reasoned else "")
 
 
 def _graded(grading: Mapping[str, Any], replies: Mapping[str, Any], text: str, rationale: str) -> Graded:
@@ -119,21 +132,31 @@ def _graded(grading: Mapping[str, Any], replies: Mapping[str, Any], text: str, r
 def split_rationale(text: str, key: str) -> tuple[str, Any]:
     """Return the rationale of a reply and the value under another key. Raise MalformedAnswerError if one is missing."""
     try:
-        reply = read_object(text)
+        reply = read_object(text, lambda value: key in value)
     except MalformedAnswerError:
         raise MalformedAnswerError(f'no JSON object with "rationale" and "{key}"') from None
+    rationale = _rationale_of(reply)
+    if key not in reply:
+        raise MalformedAnswerError(f'no "{key}"')
+    return rationale, reply[key]
+
+
+def _rationale_of(reply: Mapping[str, Any]) -> str:
     rationale = reply.get("rationale")
     if not isinstance(rationale, str) or not rationale.strip():
         raise MalformedAnswerError("no rationale")
-    if key not in reply:
-        raise MalformedAnswerError(f'no "{key}"')
-    return rationale.strip(), reply[key]
+    return rationale.strip()
 
 
 def weighed(context: Mapping[str, Any], graded: Graded, tokens: Any) -> Graded:
     """Replace the score by the expected score, if the task asks for it and the tokens give one."""
     grading = context.get("grading")
-    value = expected_value(scale_of(grading["scale"]), tokens) if grading and grading["expected"] else None
+    if not grading or not grading["expected"]:
+        return graded
+    first = after_thoughts(graded.text).lstrip(_MARKS_AROUND_A_GRADE).lower()
+    # The first token is the grade's only in a reply that begins with it.
+    begins = any(first.startswith(grade.lower()) for grade in graded.grades.values())
+    value = expected_value(scale_of(grading["scale"]), tokens) if begins else None
     return graded if value is None else replace(graded, scores=dict.fromkeys(graded.scores, f"{value:.4f}"))
 
 

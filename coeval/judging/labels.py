@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from coeval.parsing import MalformedAnswerError, read_object
+from coeval.parsing import MalformedAnswerError, after_thoughts, read_object
 from coeval.schema import LABEL_PREFIX
 
 _ALIASES = ("label", "prediction", "class", "category", "answer", "output", "result", "type", "value")
@@ -38,16 +38,19 @@ def predicted_label(text: str, attribute: str) -> str | None:
 
     It is a value in a JSON object, stands after a marker such as `#### 42` or `Answer: B`, or is the only line.
     """
+    keys = (attribute.casefold(), *_ALIASES)
     try:
-        named = {str(key).strip().casefold(): value for key, value in read_object(text).items()}
+        reply = read_object(text, lambda value: any(str(key).strip().casefold() in keys for key in value))
+        named = {str(key).strip().casefold(): value for key, value in reply.items()}
     except MalformedAnswerError:
-        marked: list[str] = [next(filter(None, groups)).strip() for groups in _MARKED.findall(text)]
+        answer = after_thoughts(text)
+        marked: list[str] = [next(filter(None, groups)).strip() for groups in _MARKED.findall(answer)]
         # The last one counts, since those before may belong to the way to the answer.
         if marked and 0 < len(marked[-1]) <= _MAX_LABEL_LETTERS:
             return marked[-1]
-        line = text.strip()
+        line = answer.strip()
         return line if line and "\n" not in line and len(line) <= _MAX_LABEL_LETTERS else None
-    for key in (attribute.casefold(), *_ALIASES):
+    for key in keys:
         if key in named:
             value = named[key]
             if value is None or isinstance(value, dict | list):

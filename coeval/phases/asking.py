@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 
 from coeval.calling.calls import CallError, Reason, Reply
 from coeval.interfaces import in_flight
+from coeval.parsing import shown
 from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Question, ReplyOrError, Settled, apply, read_answer
 from coeval.schema import ROLE_OF, Model, Phase
@@ -21,6 +22,7 @@ from coeval.storage.store import Store
 
 T = TypeVar("T")
 ATTEMPTS = 3  # to get a usable answer
+_UNUSABLE_BEFORE_REST = 20  # answers of a judge without a usable one, after which it is asked no more in the phase
 _POLL_SECONDS = 0.3  # seconds between two looks at what others are at
 _QUEUED_QUESTIONS = 8  # questions that may wait for their turn besides those in flight
 
@@ -175,6 +177,7 @@ class _Asker:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
+        self._last_unusable = ""
 
     async def run(self, questions: Iterable[Question]) -> None:
         """Start questions as slots become free; wait for the last."""
@@ -239,18 +242,41 @@ class _Asker:
             return earlier
         replies: list[Reply] = []
         for attempt in range(self.attempts):
+            if (rest := self._rest()) is not None:
+                if replies:
+                    break
+                return rest
             try:
                 replies.append(await self.stage.ask(question.call(self.model, part, attempt)))
             except CallError as error:
                 return error
             _, why = read_answer(question, part, replies[-1], self.stage.store)
             if why is None:
+                self.stage.usable.add(self._work)
                 break
+            self.stage.unusable[self._work] += 1
+            self._last_unusable = f"{why}{_sample(question, replies[-1])}"
             self.stage.log.debug(f"{question.id}: attempt {attempt + 1}: {why}")
         total = reduce(Reply.plus, replies)
         if why is None and len(question.prompts) > 1:
             self._journal.put(question.waiting_id, part, total)
         return total
+
+    def _rest(self) -> CallError | None:
+        """Return why a judge is not asked again: it has answered often, and never usably."""
+        count = self.stage.unusable[self._work]
+        if ROLE_OF[self.phase] != "judge" or self._work in self.stage.usable or count < _UNUSABLE_BEFORE_REST:
+            return None
+        return CallError(
+            Reason.FATAL,
+            f"{count} answers and none that can be used; the last: {self._last_unusable}. It rests; "
+            "--continue or `coeval repair` asks it again",
+        )
+
+
+def _sample(question: Question, reply: Reply) -> str:
+    """Return how a reply begins, for an error; nothing of one with a rationale, which stays out of logs."""
+    return "" if question.context.get("grading", {}).get("rationale") else f" (it began {shown(reply.text)})"
 
 
 def _count(stage: Stage, outcome: Outcome, settled: Settled) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from coeval.errors import RunError
 from coeval.judging.grading import Graded, grading_of, is_score, read_factor, read_factors, weighed
 from coeval.judging.prompts import render, rubric_text
+from coeval.parsing import split_thoughts
 from coeval.phases.asking import ATTEMPTS, drive, each_model, in_turn
 from coeval.phases.mapping import any_valid, is_kept
 from coeval.phases.progress import Outcome, Stage
@@ -95,7 +96,10 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, Graded], failures:
     scores = dict(context["scores"])
     for graded in answers.values():
         scores.update(graded.scores)
-    record |= {"scores": scores, "evaluated_at": now(), "raw": "\n".join(graded.text for graded in answers.values())}
+    replies = [split_thoughts(graded.text) for graded in answers.values()]
+    record |= {"scores": scores, "evaluated_at": now(), "raw": "\n".join(reply for reply, _ in replies)}
+    if any(thoughts for _, thoughts in replies):
+        record["thoughts"] = "\n".join(thoughts for _, thoughts in replies if thoughts)
     grades = {factor: grade for graded in answers.values() for factor, grade in graded.grades.items()}
     if grades:
         record["grades"] = grades

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from coeval.analysis.verdicts import WINNERS
 from coeval.judging.grading import grading_of, split_rationale
 from coeval.judging.prompts import render, rubric_text
-from coeval.parsing import MalformedAnswerError, read_word
+from coeval.parsing import MalformedAnswerError, read_word, split_thoughts
 from coeval.phases.asking import ATTEMPTS, drive, each_model, in_turn
 from coeval.phases.mapping import is_kept
 from coeval.phases.progress import Outcome, Stage
@@ -37,7 +36,6 @@ from coeval.storage.records import AnswerMark, ItemMark, OnBad, is_failed, is_ju
 _PHASE: Phase = "evaluation"
 _WORDS = {"A": "model_a", "B": "model_b", "TIE": "tie", "BAD": "tie (bothbad)"}
 _SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
-_BARE = re.compile(r"\W*(?:(?:verdict|answer|winner)\b\W*)?(.*\w)?", re.IGNORECASE | re.DOTALL)
 
 
 def draw(*about: object) -> float:
@@ -124,19 +122,20 @@ class _Verdict(NamedTuple):
 
     winner: str
     rationale: str
+    thoughts: str
 
 
 def _read(context: Mapping[str, Any], part: str, text: str) -> _Verdict:
     """Return the winner that a verdict names, with the rationale if one was asked for."""
     rationale, verdict = split_rationale(text, "verdict") if context.get("grading") else ("", text)
-    bare = _BARE.match(str(verdict).rpartition("</think>")[2])
     try:
-        winner = _WORDS[read_word((bare and bare[1]) or str(verdict), tuple(_WORDS))]
+        winner = _WORDS[read_word(str(verdict), tuple(_WORDS))]
     except MalformedAnswerError:
         if not rationale:  # which must not be quoted
             raise
         raise MalformedAnswerError("the verdict is none of the four words") from None
-    return _Verdict(_SWAPPED.get(winner, winner) if part == "ba" else winner, rationale)
+    _, thoughts = split_thoughts(text)
+    return _Verdict(_SWAPPED.get(winner, winner) if part == "ba" else winner, rationale, thoughts)
 
 
 def combined(verdicts: Mapping[str, str]) -> tuple[str, bool | None]:
@@ -158,11 +157,12 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, _Verdict], failure
         return {**record, "created_at": now(), "status": "failed", "error": why, **half}
     ordered = {part: winners[part] for part in ("ab", "ba") if part in winners}
     record["winner"], record["order_consistent"] = combined(ordered)
-    rationales = [
-        f"{part}: {answers[part].rationale}" for part in ordered if part in answers and answers[part].rationale
-    ]
-    rationale = {"rationale": "\n".join(rationales)} if rationales else {}
-    return {**record, "verdicts": list(ordered.values()), "created_at": now(), **rationale}
+    record |= {"verdicts": list(ordered.values()), "created_at": now()}
+    for key in ("rationale", "thoughts"):
+        texts = [f"{part}: {text}" for part in ordered if part in answers and (text := getattr(answers[part], key))]
+        if texts:
+            record[key] = "\n".join(texts)
+    return record
 
 
 KINDS = {"pair": Kind(_read, _record, "pairwise")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,8 @@ class Stage:
     halted: str | None = None  # why no model may be asked any more: the budget is used up
     limited: bool = False  # a quota or the budget left something unasked in an earlier phase
     cached: int = 0  # replies from the cache so far
+    usable: set[str] = field(default_factory=set)  # models that have given a usable answer in the phase at work
+    unusable: Counter[str] = field(default_factory=Counter)  # answers of the others, none of which was usable
 
     async def ask(self, call: Call) -> Reply:
         """Return the reply to a call. Raise CallError if there is none."""

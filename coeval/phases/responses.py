@@ -9,6 +9,7 @@ from typing import Any
 
 from coeval.errors import RunError
 from coeval.judging.prompts import render
+from coeval.parsing import MalformedAnswerError, split_thoughts
 from coeval.phases.asking import ATTEMPTS, drive, each_model
 from coeval.phases.items import index_of_items
 from coeval.phases.mapping import rubric_of
@@ -95,13 +96,26 @@ def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Map
     )
 
 
-def _record(context: Mapping[str, Any], answers: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
-    text = answers.get("", "")
+def _read(_context: Mapping[str, Any], _part: str, text: str) -> tuple[str, str]:
+    """Return an answer and its thoughts. Raise MalformedAnswerError if there are thoughts alone."""
+    answer, thoughts = split_thoughts(text)
+    if not answer:
+        raise MalformedAnswerError("the answer consists of thoughts alone; its limit of tokens may be too low")
+    return answer, thoughts
+
+
+def _record(
+    context: Mapping[str, Any], answers: Mapping[str, tuple[str, str]], failures: Mapping[str, str]
+) -> dict[str, Any]:
+    # Judges see, and lengths count, what is no thought.
+    text, thoughts = answers.get("", ("", ""))
     record = {**context, "response": text, "token_count": max(1, len(text) // 4), "generated_at": now()}
+    if thoughts:
+        record["thoughts"] = thoughts
     return {**record, "status": "failed", "error": failures[""]} if failures else record
 
 
-KINDS = {"response": Kind(lambda _context, _part, text: text, _record, "response_collection")}
+KINDS = {"response": Kind(_read, _record, "response_collection")}
 
 
 @dataclass

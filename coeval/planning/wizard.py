@@ -217,7 +217,7 @@ async def task_from(sentence: str, model: Model, asking: Asking) -> JSON:
         prompt = _SENTENCE.replace("{sentence}", json.dumps(sentence, ensure_ascii=False))
         call = Call(model, "teacher", None, "", ("wizard", str(attempt)), prompt, attempt)
         try:
-            return _read_task(read_object((await asking.ask(call)).text))
+            return _read_task(read_object((await asking.ask(call)).text, lambda reply: "rubric" in reply))
         except (MalformedAnswerError, ValueError) as error:
             why = str(error)
     raise RunError(f"{model.name} wrote no task in {_ATTEMPTS} attempts: {why}; answer the questions instead")

@@ -166,3 +166,30 @@ def test_a_number_as_key_is_told_however_long_it_is(tmp_path: Path, number: str)
     path.write_text(f"{path.read_text()}? {number}\n: x\n")
     with pytest.raises(ConfigErrors, match="keys are text"):
         load_config(path, keys=Keys())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("total: 3", "total: 010", "sampling.total: 010 is a number in base 8"),
+        ("total: 3", "total: 1:30", "sampling.total: 1:30 is a number in base 60"),
+        ("- odd", "- no", 'nuanced_attributes.tone[1]: no is false to YAML; write "no" in quotes'),
+        ("tone:", "off:", 'nuanced_attributes.off: off is false to YAML; write "off" in quotes'),
+        ("tone:", "Size:", "nuanced_attributes.Size: is a target attribute too"),
+    ],
+)
+def test_what_would_silently_be_read_as_something_else_is_told(
+    tmp_path: Path, before: str, after: str, expected: str
+) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8").replace(before, after, 1), encoding="utf-8")
+    with pytest.raises(ConfigErrors) as caught:
+        load_config(path, keys=Keys(env={}))
+    assert expected in str(caught.value)
+
+
+def test_words_in_quotes_and_true_are_values(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    text = path.read_text(encoding="utf-8").replace("- odd", '- "no"\n      - true\n      - 10', 1)
+    path.write_text(text, encoding="utf-8")
+    assert load_config(path, keys=Keys(env={})).tasks[0].nuanced_attributes == {"tone": ["plain", "no", True, 10]}

@@ -73,6 +73,31 @@ def test_a_malformed_judgement_is_asked_for_again_and_then_failed_without_a_scor
     assert record["usage"]["cost_usd"] == 0.003
 
 
+def test_a_judge_that_never_answers_usably_rests_and_is_asked_again_by_the_next_start(tmp_path: Path) -> None:
+    asking = Scripted(lambda _: "I would rather not say.")
+    outcome = judge(tmp_path, asking, 120)
+    assert 20 <= len(asking.asked) <= 60  # in place of 360; some were on their way
+    (why,) = outcome.refused.values()
+    assert "none that can be used" in why
+    assert "'I would rather not say.'" in why
+    assert "coeval repair" in why
+    assert judge(tmp_path, Scripted(lambda _: GOOD), 120).stored == 120
+
+
+def test_a_judge_that_answers_now_and_then_is_asked_on(tmp_path: Path) -> None:
+    asking = Scripted(lambda call: GOOD if call.key[1] == "x0" else "?")
+    outcome = judge(tmp_path, asking, 40)
+    assert (outcome.stored, outcome.failed, outcome.refused) == (1, 39, {})
+
+
+def test_thoughts_are_kept_apart_from_what_a_judge_says(tmp_path: Path) -> None:
+    judge(tmp_path, Scripted(lambda _: f'Perhaps {{"clarity": "Low", "tone": "Low"}}.\n</think>\n{GOOD}'), 1)
+    (record,) = records(Run(tmp_path), "evaluation")
+    assert record["scores"] == {"clarity": "High", "tone": "Low"}
+    assert record["raw"] == GOOD
+    assert record["thoughts"] == 'Perhaps {"clarity": "Low", "tone": "Low"}.'
+
+
 def test_a_second_attempt_may_succeed(tmp_path: Path) -> None:
     outcome = judge(tmp_path, Scripted(lambda call: GOOD if call.attempt else "?"), 2)
     assert (outcome.stored, outcome.failed) == (2, 0)
