@@ -157,7 +157,10 @@ def _prompts(source: Source, column: Any) -> Any:
             f"{source.name}: column 'prompt' holds chat messages; it must hold a text or the list of the user's turns, "
             "that is the content of the messages whose role is user"
         )
-    turns = normalise(source, pa.RecordBatch.from_arrays([column], names=["prompt"])).column("prompt")
+    batch, unreadable = normalise(source, pa.RecordBatch.from_arrays([column], names=["prompt"]))
+    if unreadable:
+        raise InputError(f"{source.name}: {next(iter(unreadable.values()))}")
+    turns = batch.column("prompt")
     return column.cast(pa.string()) if is_one_text(column, turns) else turns
 
 

@@ -45,16 +45,38 @@ def _add_check(commands: Any) -> None:
 
 
 def _add_import(commands: Any) -> None:
-    flags = _add(commands, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
-    cli.add_output(flags, "votes to write; the ending names the format", required=True)
+    flags = add_command(
+        commands,
+        "import",
+        "Make votes, or a table of graded answers, of whatever holds them: arena exports, preference data, verdicts of "
+        "judges, score tables, logs of evaluation tools. What a path holds is recognised by its content.",
+    )
+    flags.add_argument("source", nargs="*", metavar="PATH", help="files, folders, globs, a hub id, or - for stdin")
+    cli.add_output(flags, "file to write; the ending names the format", required=False)
+    flags.add_argument("--kind", metavar="NAME", help="the kind that the paths are (default: recognised by content)")
+    flags.add_argument("--list-kinds", action="store_true", help="show every kind with two lines of such a file")
+    flags.add_argument(
+        "--columns",
+        metavar="NAME=COLUMN,...",
+        help="columns of the file to take for those of votes or scores, such as model_a=left,model_b=right,winner=vote",
+    )
+    flags.add_argument(
+        "--as",
+        dest="as_what",
+        choices=["votes"],
+        help="write votes where the paths hold graded answers, as `p2l votes from-scores` makes them",
+    )
+    flags.add_argument("--rename", metavar="FILE", help="CSV lines of a model's name and what it is to be called")
+    cli.add_dataset_split(flags)
     cli.add_drop_bad(flags)
+    cli.add_quiet(flags)
 
 
 def _add_from_scores(commands: Any) -> None:
     flags = add_command(
         commands, "from-scores", "Make votes of graded answers: rows of question (or prompt), model, score."
     )
-    flags.add_argument("source", metavar="TABLE", help=".parquet, .jsonl, .jsonl.gz or .csv file")
+    flags.add_argument("source", metavar="TABLE", help="table of answers, or a file or folder of any kind of scores")
     cli.add_output(flags, "votes to write; the ending names the format", required=True)
     flags.add_argument(
         "--per-question", type=positive, default=30, metavar="N", help="pairs of models drawn for each question"
@@ -179,12 +201,55 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    from p2l.votes.arena_exports import import_votes
+    from p2l.votes.importing import STDIN, ImportOptions, import_votes
 
-    check_can_write(args.output, args.source)
-    counts = import_votes(args.source, args.output, drop_bad=args.drop_bad, **_options(args))
-    print(f"{args.output}: {counted(counts.votes, 'vote')}" + _left_out(counts.dropped))
+    if args.list_kinds:
+        print(_kinds_listed())
+        return 0
+    if not args.source:
+        raise InputError("name the files or folders to import; --list-kinds shows what is read")
+    if args.output is None:
+        raise InputError("name the file to write: --output votes.parquet")
+    for source in args.source:
+        check_can_write(args.output, None if source == STDIN else source)
+    options = ImportOptions(
+        kind=args.kind,
+        columns=_columns(args.columns),
+        as_votes=args.as_what == "votes",
+        rename=args.rename,
+        drop_bad=args.drop_bad,
+        split=args.dataset_split,
+        quiet=args.quiet,
+    )
+    done = import_votes(args.source, args.output, options)
+    if done.about:
+        print(f"read as {done.about}")
+    for note in done.notes:
+        print(note)
+    noun = "vote" if done.gives == "votes" else "graded answer"
+    print(f"{args.output}: {counted(done.rows, noun)}, {counted(done.models, 'model')}{_left_out(done.dropped)}")
     return 0
+
+
+def _columns(text: str | None) -> dict[str, str] | None:
+    """Return --columns as column of the schema -> column of the file."""
+    if text is None:
+        return None
+    pairs = [pair.split("=", 1) for pair in text.split(",")]
+    for pair in pairs:
+        if len(pair) != 2 or not all(pair):
+            raise InputError(f"--columns: {'='.join(pair)!r} is no NAME=COLUMN")
+    return {name.strip(): column.strip() for name, column in pairs}
+
+
+def _kinds_listed() -> str:
+    from p2l.votes.kinds import KINDS
+
+    lines = []
+    for kind in KINDS.values():
+        what = "cannot be read" if kind.refusal else f"gives {kind.gives}"
+        lines += [f"{kind.name}: {kind.about} ({what})", *(f"    {line}" for line in kind.sample.splitlines())]
+    return "\n".join(lines)
 
 
 def _split(args: argparse.Namespace) -> int:
@@ -227,6 +292,7 @@ def _slice(args: argparse.Namespace) -> int:
 
 def _from_scores(args: argparse.Namespace) -> int:
     from p2l.votes.scores import ScoreOptions, votes_of_scores
+    from p2l.votes.writing import write_votes
 
     check_can_write(args.output, args.source)
     options = ScoreOptions(
@@ -237,9 +303,12 @@ def _from_scores(args: argparse.Namespace) -> int:
         without=tuple(args.without),
         seed=args.seed,
     )
-    done = votes_of_scores(args.source, args.output, options)
-    votes, questions = counted(done.votes, "vote"), counted(done.questions, "question")
+    done = votes_of_scores(args.source, options)
+    write_votes([done.batch], done.batch.schema, args.output)
+    votes, questions = counted(len(done.batch), "vote"), counted(done.questions, "question")
     print(f"{args.output}: {votes} on {questions} between {done.models} models")
+    if done.averaged:
+        print(f"{counted(done.averaged, 'repeated answer')} counted in the mean of the model's answers to the question")
     return 0
 
 

@@ -23,10 +23,9 @@ from p2l.leaderboard.history import History, Over, history_of_counts, parse_over
 from p2l.leaderboard.lake_counts import Spec, lake_counts
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
 from p2l.votes.lake import NO_DAY, Lake, is_lake
-from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
+from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, open_vote_source, read_votes
 from p2l.votes.rows import Source, is_text
 from p2l.votes.schema import WINNERS, name_lookup, numbers
-from p2l.votes.sources import open_source
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -42,7 +41,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
         boards = _fit_groups(groups, counts.counter, None, None, list(counts.names), args, starts)
         starts.keep()
         return boards
-    source = open_source(args.votes)
+    source = open_vote_source(args.votes)
     groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
     controlled = _controlled_votes(source, args)
@@ -80,7 +79,7 @@ def history_of_votes(args: argparse.Namespace) -> History:
         history = _fit_history(counts.counter, by_period, list(counts.names), over, name, args, starts=starts)
         starts.keep()
         return history
-    source = open_source(args.votes)
+    source = open_vote_source(args.votes)
     if args.time_column not in source.columns:
         raise VoteError(
             f"{source.name}: no column {args.time_column!r}{nearest(args.time_column, source.columns)} to tell periods "
@@ -139,7 +138,7 @@ def write_counts_of(args: argparse.Namespace) -> None:
     """Write the counts of votes without fitting anything: what `--counts-only` writes, to be added up elsewhere."""
     counts = _counts_of(args)
     if counts is None:
-        source = open_source(args.votes)
+        source = open_vote_source(args.votes)
         counts = _count_by_group(source, args) if args.over is None else _count_by_period(source, args)
     write_counts(counts, args.output)
 

@@ -38,8 +38,9 @@ from p2l.newcomers.rows import (
 )
 from p2l.people.voters import organisation_of
 from p2l.training.run_records import RECORD_FILE
+from p2l.votes.door import read_frame
 from p2l.votes.schema import hash_turns
-from p2l.votes.sources import file_kind, read_frame
+from p2l.votes.sources import file_kind
 from p2l.votes.writing import write_votes
 
 Floats = npt.NDArray[np.float64]

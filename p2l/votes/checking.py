@@ -5,6 +5,8 @@ Shapes: N votes.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import statistics
 from collections import Counter
@@ -20,12 +22,13 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import counted, nearest, progress
 from p2l.common.text_table import align
-from p2l.votes.reading import VoteBatch, check_columns, model_codes, scan, without_bad
+from p2l.votes.kinds.texts import look_alike
+from p2l.votes.reading import VoteBatch, check_columns, model_codes, open_vote_source, scan, without_bad
 from p2l.votes.rows import Source
 from p2l.votes.schema import WINNERS, IntArray, hash_turns, numbers
-from p2l.votes.sources import open_source
 from p2l.votes.spool import RecordFile
 
+_LISTED_NAMES = 5
 _HASH_FILES = 64  # the prompt hashes are spread over them, so that those of one fit in memory
 _MIN_VOTES, _MIN_VOTES_ON_MODEL = 20, 10  # of a voter, below which nothing is concluded
 _LATEST_SECONDS = 1e11  # since 1970, in the year 5138
@@ -126,7 +129,7 @@ def check_votes(
     The report lists `limit` problems; the others are counted. `observe` is told the source, and what it returns sees
     the votes too.
     """
-    opened = open_source(source, split=split)
+    opened = open_vote_source(source, split=split)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
     report = _VoteReport(opened)
     builder = _ReportBuilder(report, None if observe is None else observe(opened))
@@ -136,7 +139,8 @@ def check_votes(
                 faults = ((int(row), finding) for finding in findings for row in finding.rows[:limit])
                 listed = sorted(faults, key=lambda fault: fault[0])
                 for row, finding in listed[: limit - len(report.problems)]:
-                    report.problems.append(f"{batch.source.unit} {batch.first_row + row}: {finding.describe(row)}")
+                    place = batch.place(row).removeprefix(f"{opened.name}: ")
+                    report.problems.append(f"{place}: {finding.describe(row)}")
                 for finding in findings:
                     report.kinds[finding.kind] += len(finding.rows)
                 builder.count(without_bad(batch, findings))
@@ -214,6 +218,7 @@ class _ReportBuilder:
             report.odd_voters = self.voters.odd_ones(list(self.codes))
         if "prompt" in report.source.columns:
             report.prompts = sum(len(np.unique(file.mapped())) for file in self.hashes)
+        report.notes += _notes_on_names(report.models, report.source.spellings)
         if not report.votes:
             report.problems.append("holds no votes")
             report.kinds["no votes"] += 1
@@ -232,6 +237,30 @@ class _ReportBuilder:
         if report.weights is not None and report.weights[1] == 0 and report.votes:
             report.notes.append("all weights are zero")
         return report
+
+
+def _notes_on_names(models: dict[str, int], spellings: dict[str, str]) -> list[str]:
+    """Return what there is to say of names: those that were read as another, and those that look alike."""
+    notes = []
+    if spellings:
+        shown = ", ".join(f"{name!r} as {clean!r}" for name, clean in list(spellings.items())[:_LISTED_NAMES])
+        more = ", ..." if len(spellings) > _LISTED_NAMES else ""
+        notes.append(f"names were read without invisible letters and blank ends: {shown}{more}")
+    alike: dict[str, list[str]] = {}
+    for name in sorted(models, key=lambda name: (-models[name], name)):
+        alike.setdefault(look_alike(name), []).append(name)
+    groups = [names for names in alike.values() if len(names) > 1]
+    for kept, *others in groups[:_LISTED_NAMES]:
+        named = " and ".join(repr(name) for name in (kept, *others))
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="; ").writerows((name, kept) for name in others)
+        notes.append(
+            f"{named} differ in case or punctuation alone; where they are one model, p2l votes import --rename FILE "
+            f"merges them, with the line of FILE: {lines.getvalue().removesuffix('; ')}"
+        )
+    if len(groups) > _LISTED_NAMES:
+        notes.append(f"{len(groups) - _LISTED_NAMES} more groups of names look alike")
+    return notes
 
 
 def _value_counts(column: Any) -> dict[Any, int]:

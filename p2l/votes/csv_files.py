@@ -12,7 +12,6 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow.csv as pc_csv
 from p2l.common.errors import VoteError, first_line
 from p2l.common.files import parse_json
 from p2l.common.spreadsheets import of_cells
+from p2l.votes.containers import TableFile
 from p2l.votes.json_lines import has_too_many_keys
 from p2l.votes.rows import RawBatch, Source, is_valid
 
@@ -37,25 +37,23 @@ _PATTERNS = {
 """The kinds of values, the narrowest first."""
 
 
-def open_csv(path: Path) -> Source:
+def open_csv(path: TableFile) -> Source:
     """Open a CSV file; VoteError for a header that names no columns."""
     try:
         # Bytes that are not UTF-8 may lie in the rows that are read ahead; these are checked one by one later.
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        with path.path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             text = io.StringIO(file.read(_MAX_HEADER_CHARS), newline="")
-        names = next(csv.reader(text), [])
+        names = next(csv.reader(text, delimiter=path.separator), [])
         if text.tell() == _MAX_HEADER_CHARS:
             raise csv.Error(f"it is longer than {_MAX_HEADER_CHARS >> 20} MiB")
     except csv.Error as error:
         raise VoteError(f"{path}: row 1: the header cannot be read: {error}") from error
     if any(mark in name for name in names for mark in "\0\ufffd"):
         raise VoteError(f"{path}: row 1: the header is not UTF-8 text; save the file as UTF-8")
-    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-        raise VoteError(f"{path}: row 1: {names[0][:60]!r} is one column; separate columns by commas")
     return Source(str(path), names, partial(_read, path, names), text_lists=True)
 
 
-def _read(path: Path, names: list[str], columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+def _read(path: TableFile, names: list[str], columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     """Yield the rows, extra columns converted to the kinds that all their values have."""
     chosen = names if columns is None else list(columns)
     kinds = _kinds(path, names, chosen)
@@ -68,7 +66,7 @@ def _read(path: Path, names: list[str], columns: Sequence[str] | None, batch_siz
             row += len(batch)
 
 
-def _text_batches(path: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
+def _text_batches(path: TableFile, names: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
     """Yield all fields as text, not yet checked for UTF-8: the caller knows the row numbers."""
     convert = pc_csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
@@ -78,17 +76,18 @@ def _text_batches(path: Path, names: Sequence[str], columns: Sequence[str]) -> I
         quoted_strings_can_be_null=False,
         check_utf8=False,
     )
+    parse = pc_csv.ParseOptions(delimiter=path.separator, newlines_in_values=True)
     read = pc_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
     try:
-        with pc_csv.open_csv(path, read, pc_csv.ParseOptions(newlines_in_values=True), convert) as reader:
+        with pc_csv.open_csv(str(path.path), read, parse, convert) as reader:
             yield from reader
     except pa.ArrowInvalid as error:
-        if str(error).startswith("Empty CSV file") or not names:
-            raise VoteError(f"{path}: is empty") from error
+        if "Empty CSV file" in str(error) or not names:
+            raise VoteError(f"{path}: holds no rows") from error
         raise VoteError(f"{path}: is not CSV as it should be: {first_line(error)}") from error
 
 
-def _kinds(path: Path, names: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+def _kinds(path: TableFile, names: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
     """Return the narrowest kind of every column."""
     candidates = {name: [] if name in _TEXT_COLUMNS else list(_PATTERNS) for name in columns}
     filled: set[str] = set()
@@ -121,7 +120,11 @@ def _convert(name: str, cells: Any, kind: str) -> Any:
     if kind == "json":
         try:
             return pa.array([None if text is None else parse_json(text) for text in column.to_pylist()])
-        except (pa.ArrowException, OverflowError):  # lists of values of several types stay text
+        except (
+            pa.ArrowException,
+            OverflowError,
+            UnicodeEncodeError,
+        ):  # lists of several types stay text, as do halves of letters
             return column.cast(pa.string())
     if kind == "bool":
         return pc.equal(pc.utf8_lower(column), "true")

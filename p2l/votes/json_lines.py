@@ -1,4 +1,4 @@
-"""Votes out of JSON lines, plain or gzipped, as Arrow batches.
+"""Votes out of JSON lines, plain or gzipped, and of JSON values that hold rows, as Arrow batches.
 
 Blocks of whole lines go through Arrow's parser. A block that it cannot take as it is (a column of texts and lists, a
 blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
@@ -12,10 +12,10 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -23,8 +23,13 @@ import pyarrow as pa
 
 from p2l.common.errors import VoteError
 from p2l.common.files import DEEPEST_JSON, MAX_LINE_BYTES, json_reason, no_object, parse_json
+from p2l.votes.containers import TableFile, TemporaryFile
+from p2l.votes.kinds.kind import read_document
+from p2l.votes.kinds.texts import RowError, has_surrogate, prompt_turns
 from p2l.votes.rows import RawBatch, Source
 
+_ROW_KEYS = ("data", "rows", "items", "votes", "annotations", "results", "examples")
+"""Keys under which exports hold their rows, beside keys that describe them."""
 _BLOCK_BYTES = 8 << 20
 _SAMPLE_BYTES = 64 << 20
 _MAX_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
@@ -34,7 +39,7 @@ _BRACKET = re.compile(rb"[\[\]{}]")
 _LEVELS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 
 
-def open_jsonl(path: Path) -> Source:
+def open_jsonl(path: TableFile) -> Source:
     """Open JSON lines; the columns are the keys of the first thousand lines."""
     names: dict[str, None] = {}
     with _open_text(path) as file:
@@ -48,7 +53,7 @@ def open_jsonl(path: Path) -> Source:
     return Source(str(path), list(names), partial(_read, path), unit="line")
 
 
-def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+def _read(path: TableFile, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     parser = _ArrowParser(path)
     for line, block in _blocks(path):
         for batch, first in parser.parse(block, line) or _parse_with_python(path, block, line):
@@ -58,11 +63,11 @@ def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterato
             yield from (RawBatch(batch.slice(start, batch_size), first + start) for start in starts)
 
 
-def _open_text(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+def _open_text(path: TableFile) -> IO[bytes]:
+    return gzip.open(path.path) if path.name.lower().endswith(".gz") and path.temporary is None else path.open()  # type: ignore[return-value]
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+def _blocks(path: TableFile) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, each ending in a line feed, with the number of their first line."""
     line = 1
     try:
@@ -78,7 +83,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
         raise VoteError(f"{path}: cannot be read: {error}") from error
 
 
-def _check_length(path: Path, number: int, length: int) -> None:
+def _check_length(path: TableFile, number: int, length: int) -> None:
     if length > MAX_LINE_BYTES:
         raise VoteError(
             f"{path}: line {number}: is longer than {MAX_LINE_BYTES >> 20} MiB; leave it out, or cut its prompt"
@@ -88,7 +93,7 @@ def _check_length(path: Path, number: int, length: int) -> None:
 class _ArrowParser:
     """Parses blocks with Arrow, where they give one row a line with the types of JSON."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: TableFile) -> None:
         self._path = path
         self._schema: Any = None
         self._fields = 0
@@ -126,7 +131,7 @@ class _ArrowParser:
         return [RawBatch(table.combine_chunks().to_batches()[0], line)] if len(table) == lines else None
 
 
-def _check_shape(path: Path, block: bytes, line: int) -> tuple[int, bool]:
+def _check_shape(path: TableFile, block: bytes, line: int) -> tuple[int, bool]:
     """Return the number of different keys of a block, at any depth, and whether each line may be a whole object.
 
     Raise VoteError where a line nests too deep.
@@ -164,7 +169,7 @@ def _holds_timestamp(kind: Any) -> bool:
     return bool(pa.types.is_timestamp(kind))
 
 
-def _parse_with_python(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
+def _parse_with_python(path: TableFile, block: bytes, line: int) -> Iterator[RawBatch]:
     """Parse the block with Python, one batch for each run of lines without a blank one between."""
     numbered = enumerate(block.split(b"\n")[:-1], line)
     for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
@@ -177,7 +182,7 @@ def _parse_with_python(path: Path, block: bytes, line: int) -> Iterator[RawBatch
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
 
 
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse(path: TableFile, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = parse_json(line)
     except UnicodeDecodeError as error:
@@ -186,27 +191,87 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
         raise VoteError(f"{path}: line {number}: is not JSON: {json_reason(error)}") from error
     if not isinstance(value, dict):
         raise VoteError(f"{path}: line {number}: {no_object(value)}; every line must be an object")
-    if any(_has_surrogate(name) for name in value):
+    if any(has_surrogate(name) for name in value):
         raise VoteError(f"{path}: line {number}: a key holds half of a surrogate pair, which is not text")
     return value
 
 
-def _to_array(path: Path, first: int, name: str, values: list[Any]) -> Any:
+def _to_array(path: TableFile, first: int, name: str, values: list[Any]) -> Any:
     for line, value in enumerate(values, first):
-        if _has_surrogate(value):
+        if has_surrogate(value):
             raise VoteError(f"{path}: line {line}: {name} holds half of a surrogate pair, which is not text")
     if name == "prompt" and any(isinstance(value, list) for value in values):
         values = [[value] if isinstance(value, str) else value for value in values]
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
+        if name == "prompt" and any(isinstance(value, list) for value in values):
+            return pa.array(_turns_of_messages(path, first, values), pa.list_(pa.string()))
         # Values of several types stay readable as text.
         return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
 
 
-def _has_surrogate(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
-    if isinstance(value, dict):
-        return any(_has_surrogate(key) or _has_surrogate(element) for key, element in value.items())
-    return isinstance(value, list) and any(map(_has_surrogate, value))
+def _turns_of_messages(path: TableFile, first: int, prompts: Sequence[Any]) -> list[list[str] | None]:
+    """Return the turns of prompts whose messages are of several types, as texts and parts are."""
+    turns: list[list[str] | None] = []
+    for line, prompt in enumerate(prompts, first):
+        try:
+            turns.append(None if prompt is None else prompt_turns(prompt))
+        except RowError as error:
+            raise VoteError(f"{path}: line {line}: {error}") from error
+    return turns
+
+
+# A file that is one JSON value: it is parsed whole, and its rows are written as JSON lines into a temporary file.
+
+
+def open_json(file: TableFile) -> Source:
+    """Open a file that is one JSON value; its unit is `document` where it is one object and no list of rows."""
+    value = read_document(file.path, file.name)
+    rows = rows_of(value)
+    unit = "row"
+    if rows is None:
+        if not isinstance(value, dict):
+            raise VoteError(f"{file}: is a JSON value without rows; rows are objects in a list, or one on each line")
+        rows, unit = [value], "document"
+    if not rows:
+        raise VoteError(f"{file}: holds no rows")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise VoteError(f"{file}: row {number} is not an object")
+    temporary = TemporaryFile()
+    with temporary.path.open("w", encoding="ascii") as lines:
+        lines.writelines(f"{json.dumps(row)}\n" for row in rows)
+    written = TableFile(temporary.path, file.name, temporary=temporary)
+    return replace(open_jsonl(written), unit=unit, rows=len(rows))
+
+
+def rows_of(value: Any) -> list[Any] | None:
+    """Return the rows of a JSON value; None where it is one object without rows."""
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        return None
+    for key in _ROW_KEYS:
+        rows = value.get(key)
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            continue
+        if len(value) > 1 and key == "results":  # promptfoo and Terminal-Bench say beside them whose results these are
+            continue
+        # The viewer of data sets on the hub wraps each row.
+        return [row["row"] if isinstance(row.get("row"), dict) and "row_idx" in row else row for row in rows]
+    return _rows_of_columns(value)
+
+
+def _rows_of_columns(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rows of an object of columns, as pandas writes it: {column: {index: value}} or {column: [values]}."""
+    columns = list(value.values())
+    if len(columns) < 2 or not {"model", "model_a", "model_1", "prompt", "question"} & value.keys():
+        return None
+    if all(isinstance(column, dict) for column in columns):
+        index = list(columns[0])
+        if index and all(list(column) == index for column in columns):
+            return [{name: column[key] for name, column in value.items()} for key in index]
+    if all(isinstance(column, list) for column in columns) and len({len(column) for column in columns}) == 1:
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    return None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.common.errors import VoteError, first_line
+from p2l.votes.containers import TableFile
 from p2l.votes.rows import RawBatch, Source, check_number_of_columns
 
 _BATCH_BYTES = 64 << 20
@@ -25,17 +25,17 @@ _MAX_EXPANSION = 5_000  # bytes that one of the file may stand for beyond that
 _BYTES_PER_LEVEL = 8  # where a value belongs, or its absence
 
 
-def open_parquet(path: Path) -> Source:
+def open_parquet(path: TableFile) -> Source:
     """Open a Parquet file; VoteError, before a row is read, where it holds more columns or more bytes than votes do."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path.path) as file:
         names = file.schema_arrow.names
         check_number_of_columns(str(path), file.metadata.num_columns)  # those within objects count too
         return Source(str(path), names, partial(_read, path), rows=file.metadata.num_rows)
 
 
-def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+def _read(path: TableFile, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     import pyarrow.parquet as pq
 
     row = 1
@@ -43,7 +43,7 @@ def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterato
         sizes = _group_sizes(path, columns)
         _check_size(path, sizes)
         # Without pre_buffer a row group larger than memory is read page by page.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+        with pq.ParquetFile(path.path, pre_buffer=False, buffer_size=1 << 20) as file:
             for group, size in enumerate(sizes):
                 rows = max(1, min(batch_size, int(_BATCH_BYTES / max(size.longest_row, 1))))
                 for batch in file.iter_batches(rows, row_groups=[group], columns=columns and list(columns)):
@@ -62,12 +62,12 @@ class _Size(NamedTuple):
     column: str = ""
 
 
-def _group_sizes(path: Path, columns: Sequence[str] | None) -> list[_Size]:
+def _group_sizes(path: TableFile, columns: Sequence[str] | None) -> list[_Size]:
     """Return the size of each row group, of the columns that are read."""
     import pyarrow.parquet as pq
 
     sizes = []
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(path.path)
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
     # A leaf of a nested column has a path of several names; those of columns may hold dots too.
     places = [
@@ -78,7 +78,7 @@ def _group_sizes(path: Path, columns: Sequence[str] | None) -> list[_Size]:
     texts = [leaves[place].path for place in places if leaves[place].physical_type == "BYTE_ARRAY"]
     # Opened once: to parse the metadata for each chunk takes a time that grows with the square of the row groups.
     options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 1 << 20}
-    with pq.ParquetFile(path, read_dictionary=texts, **options) as file:
+    with pq.ParquetFile(path.path, read_dictionary=texts, **options) as file:
         for group in range(metadata.num_row_groups):
             about = metadata.row_group(group)
             parts = [_chunk_size(file, group, about.column(place), about.num_rows) for place in places]
@@ -109,9 +109,9 @@ def _chunk_size(file: Any, group: int, chunk: Any, rows: int) -> _Size:
     return _Size(max(plain, repeated), max(plain / max(rows, 1), longest * per_row), longest, chunk.path_in_schema)
 
 
-def _check_size(path: Path, sizes: Sequence[_Size]) -> None:
+def _check_size(path: TableFile, sizes: Sequence[_Size]) -> None:
     """Raise VoteError where a text is longer than any prompt, or the file unpacks to far more than it is."""
-    unpacked, stored = sum(size.unpacked for size in sizes), path.stat().st_size
+    unpacked, stored = sum(size.unpacked for size in sizes), path.path.stat().st_size
     if unpacked > max(_SMALL_BYTES, _MAX_EXPANSION * stored):
         raise VoteError(
             f"{path}: its {stored / 1e3:,.0f} kB unpack to some {unpacked / 1e9:,.1f} GB, which votes do not; "

@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from p2l.common.cli import listed, nearest_of
 from p2l.common.errors import VoteError
+from p2l.votes.door import announce, open_votes_source
+from p2l.votes.kinds.registry import nearly
 from p2l.votes.rows import Source, missing_column
 from p2l.votes.schema import (
     NUMBER_COLUMNS,
@@ -23,7 +26,7 @@ from p2l.votes.schema import (
     parse_labels,
     unknown_winner,
 )
-from p2l.votes.sources import open_source
+from p2l.votes.scores import votes_of_source
 from p2l.votes.spool import as_type, common_type
 
 # Faults of votes, looked for in a whole batch at once: reading stops at the first row that has one, checking lists all.
@@ -53,6 +56,10 @@ def find_problems(batch: Any, label_names: dict[int, str] | None = None) -> list
             parents = pc.list_parent_indices(prompts).filter(prompts.flatten().is_null())
             rows = np.unique(parents.to_numpy(zero_copy_only=False))
             findings.append(Finding("prompt", rows, lambda _: "prompt holds a turn that is missing"))
+        holds_nul = pc.match_substring(prompts.flatten(), "\0")
+        if pc.any(holds_nul).as_py():
+            rows = np.unique(pc.list_parent_indices(prompts).filter(holds_nul.fill_null(False)).to_numpy())
+            findings.append(Finding("prompt", rows, lambda _: "prompt holds a NUL character, which is not text"))
     for name in ("model_a", "model_b"):
         if name in columns:
             is_empty = pc.equal(pc.utf8_trim_whitespace(columns[name]), "")
@@ -156,6 +163,7 @@ class FaultyRowError(VoteError):
 
 
 _NAMED = ("model_a", "model_b", "winner")
+_SAMPLE_ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -178,6 +186,17 @@ class VoteBatch:
     def place(self, position: int) -> str:
         """Return the words that name the row at a position of this batch: `votes.jsonl: line 7`."""
         return self.source.place(self.first_row + position)
+
+
+def open_vote_source(source: Any, *, split: str = "train", from_disk: bool = False) -> Source:
+    """Open whatever holds votes: graded answers become votes as `p2l votes from-scores` makes them by default.
+
+    What a file of another tool was taken for is said once.
+    """
+    opened = open_votes_source(source, split=split, from_disk=from_disk)
+    if opened is not source:
+        announce(opened)
+    return votes_of_source(opened) if opened.gives == "scores" else opened
 
 
 def read_votes(
@@ -206,7 +225,7 @@ def read_votes(
         label_list: model names that a `labels` column refers to; needed where model names or winner are absent.
         drop_bad: leave out rows that are not votes rather than refuse the first; batches count them in `dropped`.
     """
-    opened = open_source(source, split=split, from_disk=from_disk)
+    opened = open_vote_source(source, split=split, from_disk=from_disk)
     check_columns(opened, columns, need_prompt=need_prompt, label_list=label_list)
     return _checked(opened, scan(opened, columns, batch_size, label_list), drop_bad)
 
@@ -253,7 +272,22 @@ def check_columns(
             f"{source.name}: no column {absent[0]!r}, and labels are positions in a model list that is not stated; "
             "state the list, or add model_a, model_b and winner"
         )
-    raise missing_column(source, absent[0])
+    near = nearly(source.columns, source.name)
+    if near:
+        raise VoteError(f"{source.name}: {near}; columns: {listed(source.columns)}")
+    raise missing_column(source, absent[0], hint=len(absent) == 1 and _could_be(source, absent[0]))
+
+
+def _could_be(source: Source, name: str) -> bool:
+    """Return whether the column with the name nearest to one that lacks holds what that would."""
+    column = nearest_of(name, [other for other in source.columns if other not in (*_NAMED, "prompt", "labels")])
+    if column is None:
+        return False
+    first = next(iter(source.stream([column], _SAMPLE_ROWS)), None)
+    values = [] if first is None else first.batch.column(0).to_pylist()
+    if name == "winner":
+        return all(value in WINNERS for value in values)
+    return all(isinstance(value, str) and value for value in values)
 
 
 def scan(
@@ -266,12 +300,23 @@ def scan(
         for name in columns if columns is not None else source.columns:
             if name not in raw.batch.schema.names:
                 raw = raw._replace(batch=raw.batch.append_column(name, pa.nulls(len(raw.batch), pa.string())))
-        batch = normalise(source, raw.batch)
+        batch, unreadable = normalise(source, raw.batch)
+        unreadable |= {row - raw.first_row: why for row, why in source.faults.items() if row >= raw.first_row}
         is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
         findings: list[Finding] = []
         if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
             batch, findings = _named(batch, label_list)
+        if unreadable:
+            rows = np.array(sorted(unreadable))
+            findings.insert(0, Finding("unreadable row", rows, unreadable.__getitem__))
+            findings += _unless(unreadable, find_problems(batch, label_names))
         yield VoteBatch(batch, source, raw.first_row, is_text), findings or find_problems(batch, label_names)
+
+
+def _unless(unreadable: dict[int, str], findings: list[Finding]) -> list[Finding]:
+    """Return findings without the rows that could not be read: what these lack is no second fault."""
+    kept = [finding._replace(rows=finding.rows[~np.isin(finding.rows, [*unreadable])]) for finding in findings]
+    return [finding for finding in kept if len(finding.rows)]
 
 
 def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:

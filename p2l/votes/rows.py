@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -44,6 +44,14 @@ class Source:
     rows: int | None = None  # number of rows, where it is known before reading
     text_lists: bool = False  # whether text may stand for a list, as in CSV
     version: str | None = None  # fingerprint of the rows, where the source keeps one (files do not)
+    kind: str = ""  # name of the kind of file, where another tool's rows are translated
+    about: str = ""  # what the file was taken for and how its fields are read
+    gives: str = "votes"  # `scores` where the rows are graded answers
+    notes: Sequence[str] = ()  # how the file was read where that is not plain from its name
+    places: Callable[[int], str] | None = None  # (row) -> words that name it, where rows are translated
+    faults: dict[int, str] = field(default_factory=dict)  # row -> why it cannot be read; known once it is streamed
+    left_out: Counter[str] = field(default_factory=Counter)  # what held nothing and is no row, counted while streaming
+    spellings: dict[str, str] = field(default_factory=dict)  # names of models as they stood -> as they are read
 
     def __post_init__(self) -> None:
         check_number_of_columns(self.name, len(self.columns))
@@ -53,7 +61,7 @@ class Source:
 
     def place(self, row: int) -> str:
         """Return the words that name one row: `votes.jsonl: line 7`."""
-        return f"{self.name}: {self.unit} {row}"
+        return f"{self.name}: {self.unit} {row}" if self.places is None else self.places(row)
 
     def stream(self, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
         """Yield batches in order, without dictionaries; VoteError where text is too much, or not UTF-8."""
@@ -107,7 +115,8 @@ def check_number_of_columns(name: str, number: int) -> None:
         raise VoteError(f"{name}: has {number:,} columns, of at most {MOST_COLUMNS:,}; keep those that are needed")
 
 
-def missing_column(source: Source, name: str, *, because: str = "") -> VoteError:
-    """Return the error for a column that is not there: it lists those that are and points at the nearest."""
+def missing_column(source: Source, name: str, *, because: str = "", hint: bool = True) -> VoteError:
+    """Return the error for a column that is not there: it lists those that are, and with `hint` names the nearest."""
     columns = listed(source.columns) or "none"
-    return VoteError(f"{source.name}: no column {name!r}{because}{nearest(name, source.columns)}; columns: {columns}")
+    near = nearest(name, source.columns) if hint else ""
+    return VoteError(f"{source.name}: no column {name!r}{because}{near}; columns: {columns}")

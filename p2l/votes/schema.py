@@ -2,7 +2,7 @@
 
 | column | form here | also read |
 |---|---|---|
-| prompt | list of text: the user's turns | text (one turn); in CSV a JSON (or Python) list of texts |
+| prompt | list of text: the user's turns | text (one turn); messages; in CSV a JSON (or Python) list of either |
 | model_a, model_b | text | dictionary-encoded text |
 | winner | one of WINNERS | |
 | labels | used where model names or winner are absent, else checked | lists of three, text such as "[ 1 2 0]" |
@@ -14,7 +14,6 @@ decide and its labels are only checked against them; where names or winner are a
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 from collections.abc import Iterable, Sequence
@@ -27,7 +26,7 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import nearest
 from p2l.common.errors import VoteError
-from p2l.common.files import parse_json
+from p2l.votes.kinds.texts import RowError, clean_name, prompt_turns
 from p2l.votes.rows import Source, is_text
 
 # Votes as integers: model names and winners to codes, labels from one model list to another.
@@ -156,43 +155,72 @@ def translate_labels(labels: IntArray, source: Sequence[str], target: Sequence[s
 
 
 _TEXT_COLUMNS = ("model_a", "model_b", "winner")
-_MAX_LITERAL_CHARS = 100_000
 NUMBER_COLUMNS = ("weight", "tstamp", "propensity")
 _LABEL = r"^\s*[\[(]\s*(?P<i>\d{1,9})\s*[\s,]\s*(?P<j>\d{1,9})\s*[\s,]\s*(?P<t>\d{1,9})\s*[\])]\s*$"
 
 
-def normalise(source: Source, batch: Any) -> Any:
-    """Bring prompt, model names and winner of a batch into the form of the schema; every other column stays."""
+def normalise(source: Source, batch: Any) -> tuple[Any, dict[int, str]]:
+    """Bring prompt, model names and winner of a batch into the form of the schema; every other column stays.
+
+    Return the batch, and by position the rows whose prompts cannot be read, which are null, with the reason. Names that
+    change are told in `spellings` of the source.
+    """
     arrays = []
+    unreadable: dict[int, str] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name == "prompt":
-            column = _turns(source, column)
+            column, unreadable = _turns(source, column)
         elif name in _TEXT_COLUMNS:
             if not (is_text(column.type) or pa.types.is_null(column.type)):
                 raise VoteError(f"{source.name}: column {name!r} holds {column.type}; it must hold text")
             column = column.cast(pa.string())
+            if name != "winner":
+                column = _clean_names(source, column)
         arrays.append(column)
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names), unreadable
 
 
-def _turns(source: Source, column: Any) -> Any:
+def _clean_names(source: Source, column: Any) -> Any:
+    encoded = column.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    cleaned = [clean_name(name) for name in names]
+    if cleaned == names:
+        return column
+    source.spellings.update({name: clean for name, clean in zip(names, cleaned, strict=True) if name != clean})
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(cleaned, pa.string())).dictionary_decode()
+
+
+def _turns(source: Source, column: Any) -> tuple[Any, dict[int, str]]:
     kind = column.type
     if is_text(kind) or pa.types.is_null(kind):
         texts = column.cast(pa.string())
         # In CSV a text may itself be a list.
         if source.text_lists and pc.any(pc.match_substring_regex(texts, r"(?s)^\s*\[.*\]\s*$")).as_py():
-            return pa.array([_parse_turns(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+            return _parsed(texts.to_pylist())
         # Each text is a list of one turn; the text itself is not copied.
         filled = texts.is_valid().to_numpy(zero_copy_only=False)
         offsets = np.concatenate([[0], np.cumsum(filled)]).astype(np.int32)
         mask = pa.array(~filled) if texts.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets), texts.drop_null(), mask=mask)
+        return pa.ListArray.from_arrays(pa.array(offsets), texts.drop_null(), mask=mask), {}
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if is_list and (is_text(kind.value_type) or pa.types.is_null(kind.value_type)):
-        return column.cast(pa.list_(pa.string()))
+        return column.cast(pa.list_(pa.string())), {}
     if is_list and pa.types.is_struct(kind.value_type):
-        raise VoteError(f"{source.name}: column 'prompt' holds messages; `p2l votes import` turns them into user turns")
+        return _parsed(column.to_pylist())
     raise VoteError(f"{source.name}: column 'prompt' holds {kind}; it must hold text or a list of the user's turns")
+
+
+def _parsed(prompts: Sequence[Any]) -> tuple[Any, dict[int, str]]:
+    """Return prompts as lists of turns; null, with the reason by position, where one cannot be read."""
+    rows: list[list[str] | None] = []
+    unreadable: dict[int, str] = {}
+    for position, prompt in enumerate(prompts):
+        try:
+            rows.append(None if prompt is None else prompt_turns(prompt))
+        except RowError as error:
+            rows.append(None)
+            unreadable[position] = str(error)
+    return pa.array(rows, pa.list_(pa.string())), unreadable
 
 
 def is_one_text(raw: Any, turns: Any) -> bool:
@@ -200,22 +228,6 @@ def is_one_text(raw: Any, turns: Any) -> bool:
     if not is_text(raw.type) or len(turns.flatten()) != len(raw) - raw.null_count:
         return False
     return pc.all(pc.equal(turns.flatten(), raw.drop_null().cast(pa.string()))).as_py() is not False
-
-
-def _parse_turns(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    if text.lstrip().startswith("["):
-        for parse in (parse_json, ast.literal_eval):
-            if parse is ast.literal_eval and len(text) > _MAX_LITERAL_CHARS:  # it takes a kilobyte a letter
-                continue
-            try:
-                turns = parse(text.strip())
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                continue
-            if isinstance(turns, list) and turns and all(isinstance(turn, str) for turn in turns):
-                return turns
-    return [text]
 
 
 class Labels(NamedTuple):

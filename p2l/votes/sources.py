@@ -9,34 +9,32 @@ from __future__ import annotations
 import difflib
 import re
 import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from p2l.common.errors import VoteError, first_line
+from p2l.votes.containers import TableFile, as_utf8, head_of, sniff_separator, text_kind, unpack
 from p2l.votes.csv_files import open_csv
 from p2l.votes.data_sets import open_folder, open_hub
-from p2l.votes.json_lines import open_jsonl
+from p2l.votes.json_lines import open_json, open_jsonl
 from p2l.votes.lake import Lake, is_lake
 from p2l.votes.parquet_files import open_parquet
 from p2l.votes.rows import Source, numbered
-from p2l.votes.spool import common_schema, conform
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-FORMATS: dict[str, Callable[[Path], Source]] = {
+FORMATS: dict[str, Callable[[TableFile], Source]] = {
     ".parquet": open_parquet,
     ".jsonl": open_jsonl,
     ".jsonl.gz": open_jsonl,
     ".csv": open_csv,
 }
 FILE_ENDINGS = tuple(FORMATS)
+_PACKED_ENDINGS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DATASET_MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
-_BATCH_ROWS = 10_000
 _NEAR = 0.7  # similarity of the names of two files
 
 
@@ -55,10 +53,10 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
     if is_lake(source):
         return Lake(source).source()
     path = Path(source).expanduser()
-    if from_disk or (path.is_dir() and any((path / mark).exists() for mark in _DATASET_MARKS)):
+    if from_disk or is_data_set(path):
         return open_folder(path, split)
     if path.is_file():
-        return _open_file(path)
+        return open_file(path).source
     if path.is_dir():
         raise VoteError(f"{path}: is a folder that save_to_disk did not write; give one of its files")
     if _HUB_ID.fullmatch(str(source)) and not str(source).endswith(FILE_ENDINGS):
@@ -66,18 +64,9 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
     raise VoteError(f"{path}: no such file{_nearest_file(path)}")
 
 
-def read_frame(file: Path, columns: Container[str]) -> pd.DataFrame:
-    """Return those of `columns` that a file has, all of its rows at once, within the bounds of files of votes."""
-    import pandas as pd
-
-    if not file.is_file():
-        raise VoteError(f"{file}: no such file")
-    source = open_source(file)
-    names = [name for name in source.columns if name in columns]
-    batches = [raw.batch for raw in source.stream(names, _BATCH_ROWS)]
-    schema = common_schema(list(dict.fromkeys(batch.schema for batch in batches)))
-    frames: list[pd.DataFrame] = [conform(batch, schema).to_pandas() for batch in batches]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
+def is_data_set(path: Path) -> bool:
+    """Return whether a path is a folder that `save_to_disk` of datasets wrote."""
+    return path.is_dir() and any((path / mark).exists() for mark in _DATASET_MARKS)
 
 
 def _nearest_file(path: Path) -> str:
@@ -98,16 +87,64 @@ def file_kind(path: str | Path) -> str:
     raise VoteError(f"{path}: unknown kind of file; votes are read and written as {', '.join(FILE_ENDINGS)}")
 
 
-def _open_file(path: Path) -> Source:
-    open_format = FORMATS[file_kind(path)]
+class OpenFile(NamedTuple):
+    """A file that was opened as a table."""
+
+    file: TableFile  # unpacked, in UTF-8
+    source: Source
+    is_document: bool  # whether it is one JSON value rather than rows
+
+
+def open_file(path: Path) -> OpenFile:
+    """Open a file as a table, by its content; VoteError where it is none."""
     try:
         if not path.stat().st_size:
             raise VoteError(f"{path}: is empty")
-        return open_format(path)
+        return _open_content(TableFile(path, str(path)))
     except UnicodeDecodeError as error:  # of a Parquet file's footer, say
         raise VoteError(f"{path}: the name of a column is not UTF-8 text; write the file anew") from error
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise VoteError(f"{path}: cannot be read: {first_line(error)}") from error
+
+
+def _open_content(file: TableFile) -> OpenFile:
+    """Open a file by its first bytes; its name decides where these leave more than one reading."""
+    name = file.name.lower()
+    if name.endswith(".jsonl.gz"):  # read as it unpacks
+        return OpenFile(file, open_jsonl(file), is_document=False)
+    file = unpack(file)
+    for ending in _PACKED_ENDINGS:
+        name = name.removesuffix(ending)
+    head = head_of(file.path, 4096)
+    if head.startswith(b"PAR1") or name.endswith(".parquet"):
+        return OpenFile(file, open_parquet(file), is_document=False)
+    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+        raise VoteError(
+            f"{file}: is a pickle, which runs whatever code it holds when it is opened and is not read here; where you "
+            "trust it, convert it with pandas: pandas.read_pickle(FILE).to_parquet(NEW)"
+        )
+    file = as_utf8(file)
+    if b"\0" in head and not file.note and not name.endswith((".csv", ".jsonl")):
+        raise VoteError(
+            f"{file}: is neither text nor a file that is known; votes are read from Parquet, JSON, JSON lines and CSV, "
+            "also packed by gzip, Zstandard, bzip2, xz or zip, and from logs of evaluation tools"
+        )
+    kind = text_kind(file)
+    if kind == "json":
+        source = open_json(file)
+        return OpenFile(file, _noted(source, file), source.unit == "document")
+    if (kind == "lines" and not name.endswith((".csv", ".tsv"))) or name.endswith(".jsonl"):
+        return OpenFile(file, _noted(open_jsonl(file), file), is_document=False)
+    file = replace(file, separator=sniff_separator(file))
+    return OpenFile(file, _noted(open_csv(file), file), is_document=False)
+
+
+def _noted(source: Source, file: TableFile) -> Source:
+    separators = {"\t": "tabs", ";": "semicolons", "|": "bars"}
+    notes = [file.note] if file.note.startswith("text") else []
+    if file.separator in separators and not file.name.lower().endswith(".tsv"):
+        notes.append(f"columns are separated by {separators[file.separator]}")
+    return replace(source, notes=notes) if notes else source
 
 
 def _open_table(table: Any) -> Source:

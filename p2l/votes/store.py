@@ -35,10 +35,9 @@ from p2l.common import errors
 from p2l.common.cli import listed, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.votes.lake import is_lake
-from p2l.votes.reading import VoteBatch, model_codes, read_votes
+from p2l.votes.reading import VoteBatch, model_codes, open_vote_source, read_votes
 from p2l.votes.rows import Source
 from p2l.votes.schema import WINNERS, IntArray, hash_turns, name_lookup, numbers
-from p2l.votes.sources import open_source
 from p2l.votes.spool import RecordFile, RowFile, conform
 
 Ids = Sequence[int] | IntArray | None
@@ -90,7 +89,7 @@ def open_votes(
         label_list: names that a `labels` column refers to (default: `model_list`).
         quiet: no progress bar.
     """
-    opened = open_source(source, split=split, from_disk=from_disk)
+    opened = open_vote_source(source, split=split, from_disk=from_disk)
     names = label_list or model_list
     spool = _spool(opened, quiet=quiet, need_prompt=need_prompt, label_list=names, drop_bad=drop_bad)
     return VoteStore(spool, model_list, drop_unknown)
@@ -434,7 +433,7 @@ def open_votes_together(
     shard = _Shard.of_node() if spread and of_lake else None
 
     def read() -> _VoteSpool:
-        spool = _spool(open_source(source, from_disk=from_disk), label_list=model_list, shard=shard)
+        spool = _spool(open_vote_source(source, from_disk=from_disk), label_list=model_list, shard=shard)
         spool.is_lake = of_lake
         return spool
 

@@ -25,9 +25,9 @@ from p2l.common.errors import InputError, VoteError
 from p2l.common.files import atomic_path, no_nan
 from p2l.common.spreadsheets import formulas, to_cell, to_cells
 from p2l.votes.lake import Commit, Lake
-from p2l.votes.reading import read_votes
+from p2l.votes.reading import open_vote_source, read_votes
 from p2l.votes.rows import Source
-from p2l.votes.sources import file_kind, open_source
+from p2l.votes.sources import file_kind
 from p2l.votes.spool import conform
 
 Write = Callable[[Any], None]
@@ -183,7 +183,7 @@ class Added(NamedTuple):
 
 def add_file(lake: Lake, name: str, *, drop_bad: bool = False, split: str = "train") -> Added:
     """Add the votes of a file or a data set, unless they are there; raise InputError for a file that has changed."""
-    source = open_source(name, split=split)
+    source = open_vote_source(name, split=split)
     place = str(Path(source.name).expanduser().absolute()) if Path(source.name).expanduser().exists() else source.name
     identity = _identity(source)
     for commit in lake.commits:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
-from p2l.votes.sources import read_frame
+from p2l.votes.door import read_frame
 
 if TYPE_CHECKING:
     import pandas as pd

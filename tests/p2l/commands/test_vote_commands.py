@@ -15,8 +15,8 @@ from p2l.commands.votes import main
 from p2l.common.cli import run
 from p2l.common.errors import InputError
 from p2l.votes import open_votes
-from p2l.votes.arena_exports import import_votes
 from p2l.votes.checking import check_votes
+from p2l.votes.importing import import_votes
 from p2l.votes.splitting import split_votes
 from tests.p2l.votes_helpers import ENDINGS, MODELS, save, vote
 
@@ -198,7 +198,7 @@ def test_an_export_in_parts_with_times_of_its_own_kind_becomes_votes(tmp_path: P
     pq.write_table(table.append_column("full_conversation", table["conversation_a"]), tmp_path / "a.parquet")
     import_votes(tmp_path / "a.parquet", tmp_path / "v.parquet")
     with open_votes(tmp_path / "v.parquet") as store:
-        assert store.prompts() == [["look\nhere"]] * 3
+        assert store.prompts() == [["look\n[image]\nhere"]] * 3
         assert store.tstamps().tolist() == [0, 1, 2]  # type: ignore[union-attr]
         assert "full_conversation" not in store.columns
 
@@ -217,7 +217,8 @@ def test_a_time_that_cannot_be_read_is_named_and_one_that_is_missing_is_kept(tmp
     out = tmp_path / "v.parquet"
     with pytest.raises(InputError, match="line 3: tstamp is nan; it must be seconds since 1970"):
         import_votes(save(tmp_path / "a.jsonl", battles), out)
-    assert import_votes(tmp_path / "a.jsonl", out, drop_bad=True) == (2, 1)
+    done = import_votes(tmp_path / "a.jsonl", out, drop_bad=True)
+    assert (done.rows, done.dropped) == (2, 1)
     assert pq.read_table(out)["tstamp"].to_pylist() == [1704067200.0, None]
 
 
@@ -231,7 +232,7 @@ def test_a_row_that_cannot_become_a_vote_is_named_or_dropped(
         main(["import", str(path), "--output", str(out)])
     assert not out.exists()
     assert main(["import", str(path), "--output", str(out), "--drop-bad"]) == 0
-    assert capsys.readouterr().out == f"{out}: 1 vote (2 rows that are not votes left out)\n"
+    assert capsys.readouterr().out == f"{out}: 1 vote, 2 models (2 rows that are not votes left out)\n"
     for wrong in ("{", 3, [1]):
         path = save(tmp_path / "w.jsonl", [battle(0, conversation_a=wrong)])
         with pytest.raises(InputError, match="line 1: conversation_a"):
@@ -335,8 +336,8 @@ def test_a_split_states_labels_through_a_model_list(tmp_path: Path) -> None:
         ("v.csv", b"", "is empty"),
         ("v.jsonl", b"", "is empty"),
         ("v.parquet", b"", "is empty"),
-        ("v.csv", "prompt,model_a,model_b,winner".encode("utf-16"), "row 1: the header (is not UTF-8|cannot be read)"),
-        ("v.csv", b"prompt;model_a;model_b;winner", "separate columns by commas"),
+        ("v.csv", "prompt,model_a,model_b,winner".encode("utf-16"), "holds no rows"),
+        ("v.csv", b"prompt;model_a;model_b;winner", "holds no rows"),
         ("v.jsonl", b'{"n": ' + b"9" * 5000 + b"}", "line 1: is not JSON"),
         ("v.csv", b"model_a,model_b,winner\na,a,tie", "both 'a'; add --drop-bad to leave out"),
     ],

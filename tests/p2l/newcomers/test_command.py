@@ -17,7 +17,7 @@ from p2l.newcomers.adding import read_answers
 from p2l.newcomers.command import add_main, probes_main
 from p2l.training.posterior import write_posterior
 from p2l.votes import open_votes
-from p2l.votes.sources import read_frame
+from p2l.votes.door import read_frame
 from tests.conftest import write_votes
 from tests.p2l.eval_helpers import NAMES, make_model
 

@@ -278,9 +278,11 @@ def test_what_is_not_a_source_of_votes_says_so(tmp_path: Path) -> None:
     assert f"(did you mean '{path}'?)" in fails(tmp_path / "votes.json")
     for unlike in ("nosuch.jsonl", "v2.jsonl"):
         assert fails(tmp_path / unlike).endswith(f"{unlike}: no such file")
-    assert "unknown kind of file" in fails(save(tmp_path / "v.txt", [vote(0)]))
+    (tmp_path / "v.txt").write_bytes(b"\0\1\2" * 100)
+    assert "neither text nor a file that is known" in fails(tmp_path / "v.txt")
     assert "not a folder" in fails(tmp_path, from_disk=True)
-    assert "is a folder" in fails(tmp_path)
+    (tmp_path / "nothing").mkdir()
+    assert "is an empty folder" in fails(tmp_path / "nothing")
     for name in ("e.jsonl", "e.csv", "e.parquet", "e.jsonl.gz"):
         (tmp_path / name).write_bytes(b"")
         assert str(tmp_path / name) in fails(tmp_path / name)
@@ -302,8 +304,6 @@ def test_a_wrong_column_is_named_with_the_nearest(tmp_path: Path) -> None:
         assert len(store) == 1
     with pytest.raises(VoteError, match="no column 'langage'"):
         read_votes(path, columns=["langage"])
-    messages = vote(0, prompt=[{"role": "user", "content": "x"}])
-    assert "p2l votes import" in fails(save(tmp_path / "m.jsonl", [messages]))
     assert "holds int64; it must hold text" in fails(save(tmp_path / "i.jsonl", [vote(0, model_a=3)]))
 
 

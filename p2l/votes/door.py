@@ -1,0 +1,433 @@
+"""The door of files of votes and scores: whatever a path holds becomes one source in the form of the schema.
+
+Tables of votes (model_a, model_b, winner) pass as they are. Files of other tools are recognised by their content, and
+each of their records becomes votes or graded answers; a record that cannot be read is a faulty row of the source, which
+readers refuse by its place or drop and count, and one that says nothing (an error, a chat without a vote) is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from p2l.common.cli import counted, print_note
+from p2l.common.errors import VoteError, first_line
+from p2l.votes.kinds.inspect_logs import is_eval_file
+from p2l.votes.kinds.kind import Kind, Record, Row, Sample
+from p2l.votes.kinds.registry import files_of, kind_of
+from p2l.votes.kinds.texts import RowError, has_surrogate, turns
+from p2l.votes.kinds.values import BOTH_BAD, MEASURES, NoVerdictError, measures
+from p2l.votes.lake import is_lake
+from p2l.votes.rows import RawBatch, Source, is_text, missing_column
+from p2l.votes.schema import WINNERS, numbers
+from p2l.votes.sources import is_data_set, open_file, open_source
+from p2l.votes.spool import common_schema, conform
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_BATCH_ROWS = 10_000
+_RECORDS_AT_ONCE = 1_000
+_SAMPLE_ROWS = 20
+_PEEKED_ROWS = 1_000  # rows whose fields are the columns of a source
+_VOTE_COLUMNS = frozenset({"model_a", "model_b", "winner"})
+_JUDGED_MARKS = frozenset({"judge", "response_a", "conversation_a"})  # of tables of votes that say more than votes do
+_LISTED_LABELS = 3
+_CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
+
+_TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
+_TYPES = {
+    "votes": {
+        "prompt": pa.list_(_TEXT),
+        **dict.fromkeys(
+            ("model_a", "model_b", "winner", "question_id", "category", "language", "source", "voter"), _TEXT
+        ),
+        "tstamp": _NUMBER,
+        "turn": _INTEGER,
+        **{f"{measure}_{side}": _INTEGER for side in "ab" for measure in MEASURES},
+    },
+    "scores": {
+        **dict.fromkeys(("question_id", "category", "prompt", "model"), _TEXT),
+        **dict.fromkeys(("score", "cost"), _NUMBER),
+    },
+}
+"""The columns that kinds give, in their order."""
+_NEEDED = {"votes": ("model_a", "model_b", "winner"), "scores": ("model", "score")}
+
+
+def open_votes_source(
+    source: Any,
+    *,
+    split: str = "train",
+    from_disk: bool = False,
+    kind: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Source:
+    """Open whatever holds votes or graded answers, of any kind; `gives` of the source says which.
+
+    Args:
+        source, split, from_disk: as in `open_source`; also a folder of logs.
+        kind: name of the kind that the path is, rather than the one that recognises it.
+        columns: names that the schema has -> columns of the file that are to be taken for them.
+    """
+    if isinstance(source, Source):
+        return source
+    path = Path(source).expanduser() if isinstance(source, str | Path) else None
+    if path is None or from_disk or is_lake(source) or not path.exists() or is_data_set(path):
+        opened = open_source(source, split=split, from_disk=from_disk)
+        return _of_table(opened, Path(opened.name), kind, columns)
+    if path.is_dir():
+        return _of_folder(path, kind)
+    return _of_file(path, kind, columns)
+
+
+def _of_file(path: Path, kind: str | None, columns: Mapping[str, str] | None) -> Source:
+    if is_eval_file(path):  # a zip, and no table
+        sample = Sample(str(path), path)
+        chosen = kind_of(sample, kind)
+        if chosen is not None:
+            return _translated(chosen, sample)
+    opened = open_file(path)
+    sample = Sample(str(path), path, unpacked=opened.file.path, is_document=opened.is_document)
+    return _of_table(opened.source, path, kind, columns, sample)
+
+
+def _of_table(
+    table: Source, path: Path, kind: str | None, columns: Mapping[str, str] | None, sample: Sample | None = None
+) -> Source:
+    """Return a table as votes or graded answers; as it is where it holds votes, or where no kind recognises it."""
+    table = _renamed(table, columns or {})
+    sample = sample or Sample(table.name, path)
+    sample.names = table.columns
+    if kind is None and is_arena_export(table.columns):
+        return arena_source(table)
+    has_votes = sample.columns >= _VOTE_COLUMNS
+    if kind is None and has_votes and not _JUDGED_MARKS & sample.columns:
+        return table
+    sample.rows = [row for raw in islice(table.stream(None, _SAMPLE_ROWS), 1) for row in raw.batch.to_pylist()]
+    chosen = kind_of(sample, kind)
+    # A table of votes may have columns like those of scores besides.
+    if chosen is None or (kind is None and chosen.gives == "scores" and (has_votes or sample.has("labels"))):
+        return table
+    return _translated(chosen, sample, table)
+
+
+def _of_folder(path: Path, kind: str | None) -> Source:
+    files = files_of(path)
+    if not files:
+        raise VoteError(f"{path}: is an empty folder")
+    sample = Sample(str(path), path, files=files)
+    chosen = kind_of(sample, kind)
+    if chosen is not None:
+        return _translated(chosen, sample)
+    parts = [name for name in files if not name.lower().endswith((".md", ".txt", ".log", ".yaml", ".yml", ".toml"))]
+    if not parts:
+        raise VoteError(f"{path}: holds no file of votes or scores")
+    return together([open_votes_source(path / name) for name in parts], str(path))
+
+
+def together(sources: Sequence[Source], name: str) -> Source:
+    """Return the rows of several sources as those of one; VoteError where some hold votes and others scores."""
+    if len(sources) == 1:
+        return sources[0]
+    gives = {source.gives for source in sources}
+    if len(gives) > 1:
+        first = {kind: next(source.name for source in sources if source.gives == kind) for kind in ("votes", "scores")}
+        raise VoteError(f"{name}: {first['votes']} holds votes and {first['scores']} graded answers; import them apart")
+    places: dict[int, tuple[Source, int]] = {}
+    faults: dict[int, str] = {}
+    names = list(dict.fromkeys(column for source in sources for column in source.columns))
+
+    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        start = 1
+        for source in sources:
+            chosen = None if columns is None else [column for column in columns if column in source.columns]
+            for raw in source.stream(chosen, batch_size):
+                places[start] = (source, raw.first_row)
+                for row, fault in source.faults.items():
+                    if 0 <= row - raw.first_row < len(raw.batch):
+                        faults[start + row - raw.first_row] = fault
+                yield RawBatch(raw.batch, start)
+                start += len(raw.batch)
+
+    def place(row: int) -> str:
+        start = max(begin for begin in places if begin <= row)
+        source, first = places[start]
+        return source.place(first + row - start)
+
+    abouts = list(dict.fromkeys(source.about for source in sources if source.about))
+    return Source(
+        name,
+        names,
+        read,
+        text_lists=any(source.text_lists for source in sources),
+        kind=sources[0].kind,
+        about="; ".join(abouts),
+        gives=sources[0].gives,
+        notes=[f"{source.name}: {note}" for source in sources for note in source.notes],
+        places=place,
+        faults=faults,
+        left_out=sources[0].left_out,
+        spellings=sources[0].spellings,
+    )
+
+
+def _renamed(table: Source, columns: Mapping[str, str]) -> Source:
+    """Return a table whose columns are called as the schema calls them."""
+    if not columns:
+        return table
+    names = {actual: wanted for wanted, actual in columns.items()}
+    for actual in names:
+        if actual not in table.columns:
+            raise missing_column(table, actual, because=" that --columns could name")
+    renamed = [names.get(name, name) for name in table.columns if name in names or name not in columns]
+
+    def read(wanted: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        chosen = None if wanted is None else [columns.get(name, name) for name in wanted]
+        for raw in table.stream(chosen, batch_size):
+            kept = [name for name in raw.batch.schema.names if name in names or name not in columns]
+            batch = raw.batch.select(kept).rename_columns([names.get(name, name) for name in kept])
+            yield RawBatch(batch, raw.first_row)
+
+    about = ", ".join(f"{actual} -> {wanted}" for wanted, actual in columns.items())
+    return replace(table, columns=renamed, read=read, about=f"columns {about}")
+
+
+def _records(table: Source) -> Iterator[Record]:
+    """Yield the rows of a table as records."""
+    for raw in table.stream(None, _RECORDS_AT_ONCE):
+        for number, row in enumerate(raw.batch.to_pylist(), raw.first_row):
+            yield Record(table.place(number), row)
+
+
+class _Converted(NamedTuple):
+    """A vote or graded answer, or why a record became none."""
+
+    place: str
+    content: Row
+    fault: str
+
+
+def _converted(kind: Kind, records: Iterator[Record], left_out: Counter[str]) -> Iterator[_Converted]:
+    """Yield what records become; what holds no verdict is counted in `left_out`."""
+    for place, content in records:
+        try:
+            for row in kind.convert(content):
+                fault = "holds half of a surrogate pair, which is not text" if has_surrogate(row) else ""
+                lacking = next((name for name in _NEEDED[kind.gives] if row.get(name) is None), None)
+                yield _Converted(place, row, fault or (f"has no {lacking}" if lacking else ""))
+        except NoVerdictError as reason:
+            left_out[str(reason)] += 1
+        except RowError as error:
+            yield _Converted(place, {}, str(error))
+        # A field of another type than its tool writes: one row is refused, not the program ended.
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+            yield _Converted(place, {}, f"is not as {kind.about} are: {first_line(error)}")
+
+
+def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Source:
+    """Return the votes or graded answers of a recognised path, whose rows are `table` where it is one."""
+    types = _TYPES[kind.gives]
+    recent: dict[int, str] = {}  # row -> place, of the batch that a reader may still ask for
+    about = kind.about + (f": {kind.reads}" if kind.reads else "")
+    if table is not None and table.about:  # renamed columns
+        about += f"; {table.about}"
+
+    def converted(left_out: Counter[str]) -> Iterator[_Converted]:
+        if kind.records is None and table is None:
+            raise VoteError(f"{sample.name}: is a folder, which {kind.about} are not; name the files")
+        records = kind.records(sample) if kind.records else _records(table) if table is not None else iter(())
+        return _converted(kind, records, left_out)
+
+    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        source.left_out.clear()
+        source.faults.clear()
+        first, stream = 1, converted(source.left_out)
+        while chunk := list(islice(stream, min(batch_size, _BATCH_ROWS))):
+            recent.clear()
+            recent.update({number: row.place for number, row in enumerate(chunk, first)})
+            source.faults.update({number: row.fault for number, row in enumerate(chunk, first) if row.fault})
+            rows = [{} if row.fault else row.content for row in chunk]
+            there = [name for name in types if name in source.columns or _holds(rows, name)]
+            names = [name for name in there if columns is None or name in columns]
+            arrays = [pa.array([row.get(name) for row in rows], types[name]) for name in names]
+            yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
+            first += len(chunk)
+
+    peeked = [row.content for row in islice(converted(Counter()), _PEEKED_ROWS) if not row.fault]
+    source = Source(
+        sample.name,
+        [name for name in types if _holds(peeked, name)] or [*_NEEDED[kind.gives]],
+        read,
+        kind=kind.name,
+        about=about,
+        gives=kind.gives,
+        notes=table.notes if table is not None else (),
+        places=lambda row: recent.get(row, f"{sample.name}: row {row}"),
+    )
+    return source
+
+
+def _holds(rows: Sequence[Row], name: str) -> bool:
+    return any(row.get(name) is not None for row in rows)
+
+
+_announced: set[str] = set()
+
+
+def announce(source: Source) -> None:
+    """Say once what a path was taken for, where it is not a table of votes already."""
+    text = f"{source.name}: read as {source.about}" if source.kind else ""
+    for line in [*source.notes, *([text] if text else [])]:
+        line = line if line.startswith(source.name) else f"{source.name}: {line}"
+        if line not in _announced:
+            _announced.add(line)
+            print_note(line)
+
+
+def left_out(source: Source) -> str:
+    """Return how many records of a source held no vote or grade, and why; empty where all did."""
+    counts = source.left_out.most_common(_LISTED_LABELS)
+    parts = [f"{counted(count, 'record')} ({reason})" for reason, count in counts]
+    more = sum(source.left_out.values()) - sum(count for _, count in counts)
+    return ", ".join(parts + ([f"{more:,} others"] if more else []))
+
+
+def read_frame(
+    source: str | Path | Source, columns: Container[str], *, kind: str | None = None, drop_bad: bool = False
+) -> pd.DataFrame:
+    """Return those of `columns` that a table, or a file of graded answers of any kind, has: all rows at once.
+
+    Rows that cannot be read are refused, or with `drop_bad` left out.
+    """
+    import pandas as pd
+
+    if not isinstance(source, Source):
+        source = scores_source(source, kind=kind)
+        announce(source)
+    names = [name for name in source.columns if name in columns]
+    batches = []
+    for raw in source.stream(names, _BATCH_ROWS):
+        bad = [row - raw.first_row for row in source.faults if 0 <= row - raw.first_row < len(raw.batch)]
+        if bad and not drop_bad:
+            row = raw.first_row + bad[0]
+            raise VoteError(f"{source.place(row)}: {source.faults[row]}")
+        keep = pa.array([row not in set(bad) for row in range(len(raw.batch))])
+        batches.append(raw.batch.filter(keep) if bad else raw.batch)
+    schema = common_schema(list(dict.fromkeys(batch.schema for batch in batches)))
+    frames: list[pd.DataFrame] = [conform(batch, schema).to_pandas() for batch in batches]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
+
+
+def scores_source(source: str | Path, *, kind: str | None = None) -> Source:
+    """Open a table that has the columns of graded answers as it is, and whatever else by its kind."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise VoteError(f"{path}: no such file")
+    if path.is_file() and kind is None and not is_eval_file(path):
+        table = open_file(path).source
+        columns = {*table.columns}
+        if {"model", "score"} <= columns and {"prompt", "question"} & columns and "judge" not in columns:
+            return table
+    return open_votes_source(path, kind=kind)
+
+
+# Raw arena exports: their columns become those of votes a batch at a time.
+
+
+def is_arena_export(columns: Container[str]) -> bool:
+    """Return whether these are the columns of a raw arena export, rather than of a judge's verdicts on "
+    "conversations."""
+    named = all(name in columns for name in ("conversation_a", "model_a", "model_b", "winner"))
+    return named and not ("judge" in columns and "turn" in columns)
+
+
+def arena_source(source: Source) -> Source:
+    """Return a source whose rows are those of an arena export, as votes; it is read whole."""
+    names = [name for name in source.columns if name not in _CONVERSATIONS]
+    if "conversation_a" in source.columns and "prompt" not in names:
+        names = ["prompt", *names]
+    if "timestamp" in names and "tstamp" not in names:
+        names.append("tstamp")
+    sides = []
+    for side in "ab":
+        measures = [f"{measure}_{side}" for measure in MEASURES]
+        if f"conversation_{side}" in source.columns and not {*measures} & {*names}:
+            sides.append(side)
+            names += measures
+
+    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        chosen, read_sides = None, sides
+        if columns is not None:
+            read_sides = [side for side in sides if any(f"{measure}_{side}" in columns for measure in MEASURES)]
+            derived = [*(f"conversation_{side}" for side in read_sides)]
+            derived += ["conversation_a"] if "prompt" in columns else []
+            derived += ["timestamp"] if "tstamp" in columns else []
+            chosen = [name for name in source.columns if name in columns or name in derived]
+        for raw in source.stream(chosen, batch_size):
+            batch = _as_votes(source, raw, read_sides, with_prompt=columns is None or "prompt" in columns)
+            if columns is not None:
+                batch = batch.select([name for name in columns if name in batch.schema.names])
+            yield RawBatch(batch, raw.first_row)
+
+    return replace(source, columns=names, read=read)
+
+
+def _as_votes(source: Source, raw: RawBatch, sides: Sequence[str], *, with_prompt: bool) -> Any:
+    """Return a batch as votes, with the measures of the answers of some sides."""
+    columns = dict(zip(raw.batch.schema.names, raw.batch.columns, strict=True))
+    texts = {name: columns.pop(name) for name in _CONVERSATIONS if name in columns}
+    texts.pop("full_conversation", None)
+    conversations = {name: column.to_pylist() for name, column in texts.items()}
+    for side in sides:
+        columns |= _measures(conversations[f"conversation_{side}"], side)
+    if "conversation_a" in conversations and with_prompt:
+        prompts: list[list[str] | None] = []
+        for row, conversation in enumerate(conversations["conversation_a"], raw.first_row):
+            try:
+                talk = None if conversation is None else turns(conversation, "user", "conversation_a")
+                prompts.append(talk)
+            except RowError as error:
+                prompts.append(None)
+                source.faults[row] = str(error)
+        columns = {"prompt": pa.array(prompts, pa.list_(pa.string())), **columns}
+    if "winner" in columns:
+        # Each different spelling is looked at once.
+        encoded = columns["winner"].cast(pa.string()).dictionary_encode()
+        winners = []
+        for text in encoded.dictionary.to_pylist():
+            word = (text or "").strip().lower()
+            winners.append("tie (bothbad)" if word in BOTH_BAD else word if word in WINNERS else text)
+        spelled = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(winners, pa.string()))
+        columns["winner"] = spelled.dictionary_decode()
+    if "timestamp" in columns and "tstamp" not in columns:
+        # Null where there is no time; NaN, which is refused, where a time cannot be read.
+        times = columns["timestamp"]
+        seconds = numbers(times)
+        is_none = times.is_null().to_numpy(zero_copy_only=False) if is_text(times.type) else np.isnan(seconds)
+        columns["tstamp"] = pa.array(seconds, mask=is_none)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _measures(conversations: Sequence[Any], side: str) -> dict[str, Any]:
+    """Return the columns of the measures of one side."""
+    rows: list[list[int] | list[None]] = []
+    for conversation in conversations:
+        answers = None
+        # An answer that is not text (an image, say) has no measures, but its vote counts.
+        with contextlib.suppress(RowError):
+            answers = None if conversation is None else turns(conversation, "assistant", f"conversation_{side}")
+        counts = [None] * len(MEASURES) if answers is None else list(measures("\n\n".join(answers), side).values())
+        rows.append(counts)
+    return {
+        f"{measure}_{side}": pa.array([counts[number] for counts in rows], pa.int64())
+        for number, measure in enumerate(MEASURES)
+    }

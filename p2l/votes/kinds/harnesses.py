@@ -1,0 +1,211 @@
+"""Logs of evaluation harnesses: lm-eval's samples and HELM's run folders."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from p2l.common.errors import VoteError
+from p2l.common.files import bounded_lines, json_reason, parse_json
+from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
+from p2l.votes.kinds.texts import RowError
+from p2l.votes.kinds.values import NoVerdictError, grade, identifier
+
+_SAMPLES = re.compile(r"samples_(?P<task>.+?)(?:_\d{4}-\d{2}-\d{2}T[\d.:-]+)?\.jsonl$")
+_RESULTS = re.compile(r"results(_.*)?\.json$")
+_METRICS = (
+    *("exact_match", "acc", "quasi_exact_match", "final_number_exact_match", "math_equiv_chain_of_thought"),
+    *("math_equiv", "pass@1", "pass_at_1", "prompt_level_strict_acc", "f1", "f1_score", "rouge_l", "bleu_4", "mc2"),
+)
+"""Metrics that say how good an answer is, the clearest first."""
+_HELM_FILES = ("run_spec.json", "scenario_state.json", "per_instance_stats.json")
+
+
+def lines_of(path: Path, name: str) -> Iterator[Record]:
+    """Yield the objects of JSON lines with their places."""
+    with path.open("rb") as file:
+        for number, (line, _) in enumerate(bounded_lines(file), 1):
+            if not line.strip():
+                continue
+            place = f"{name}: line {number}"
+            try:
+                content = parse_json(line)
+            except UnicodeDecodeError as error:
+                raise VoteError(f"{place}: is not UTF-8 (byte {error.start + 1})") from error
+            except ValueError as error:
+                raise VoteError(f"{place}: is not JSON: {json_reason(error)}") from error
+            if not isinstance(content, dict):
+                raise VoteError(f"{place}: is not an object")
+            yield Record(place, content)
+
+
+def _sample_files(sample: Sample) -> list[tuple[Path, str]]:
+    if not sample.files:
+        return [(sample.path, sample.name)]
+    return [(sample.path / name, f"{sample.name}/{name}") for name in sample.files if _SAMPLES.search(name)]
+
+
+def _lm_eval_model(path: Path) -> str:
+    """Return the model of a file of samples, by the results beside it; else the folder's name."""
+    results = [file for file in sorted(path.parent.iterdir()) if _RESULTS.fullmatch(file.name)]
+    date = path.name.rsplit("_", 1)[-1].removesuffix(".jsonl")
+    for file in sorted(results, key=lambda file: date not in file.name):
+        content = read_document(file, str(file))
+        config = content.get("config") if isinstance(content, dict) else None
+        named = content.get("model_name") if isinstance(content, dict) else None
+        arguments = config.get("model_args") if isinstance(config, dict) else None
+        if isinstance(arguments, str):  # of versions before 0.4.9: "pretrained=NAME,dtype=auto"
+            arguments = dict(pair.split("=", 1) for pair in arguments.split(",") if "=" in pair)
+        if isinstance(arguments, Mapping):
+            named = named or arguments.get("model") or arguments.get("pretrained")
+        if isinstance(named, str) and named:
+            return named
+    return path.resolve().parent.name
+
+
+def _lm_eval_records(sample: Sample) -> Iterator[Record]:
+    for path, name in _sample_files(sample):
+        match = _SAMPLES.search(path.name)
+        task = match["task"] if match else path.stem
+        model = _lm_eval_model(path)
+        first_filter: Any = None
+        for place, content in lines_of(path, name):
+            first_filter = content.get("filter") if first_filter is None else first_filter
+            marked = {"p2l_model": model, "p2l_task": task, "p2l_filter": first_filter}
+            yield Record(place, content | marked)
+
+
+def best_metric(values: Mapping[str, Any], names: Any = None) -> tuple[str, Any]:
+    """Return the metric of an answer that says most plainly how good it is; NoVerdictError where there is none."""
+    listed = [name for name in names if name in values] if isinstance(names, list) else list(values)
+    chosen = next((name for name in _METRICS if name in listed), listed[0] if listed else None)
+    if chosen is None:
+        raise NoVerdictError("no metric")
+    return chosen, values[chosen]
+
+
+def _lm_eval(row: Row) -> Iterator[Row]:
+    if row.get("filter") != row["p2l_filter"]:
+        raise NoVerdictError(f"answer by a second filter ({row.get('filter')})")
+    metrics = {
+        name: value
+        for name, value in row.items()
+        if name in _METRICS or name in (row.get("metrics") or ()) or name.startswith(("acc", "exact_match"))
+    }
+    metric, value = best_metric(metrics, row.get("metrics"))
+    yield {
+        "question_id": f"{row['p2l_task']} {identifier(row.get('doc_id'))}",
+        "category": row["p2l_task"],
+        "prompt": _lm_eval_prompt(row),
+        "model": row["p2l_model"],
+        "score": grade(value, metric),
+    }
+
+
+def _lm_eval_prompt(row: Row) -> str:
+    """Return the text that the model was given: the first argument of the first request."""
+    arguments = row.get("arguments")
+    if isinstance(arguments, Mapping):  # since 0.4.3: {"gen_args_0": {"arg_0": text, ...}}
+        arguments = [list(call.values()) for call in arguments.values() if isinstance(call, Mapping)]
+    text = arguments[0][0] if isinstance(arguments, list) and arguments and arguments[0] else None
+    if isinstance(text, list):
+        text = "\n\n".join(str(part) for part in text)
+    if not isinstance(text, str) or not text:
+        raise RowError("arguments hold no text that the model was given")
+    if text.startswith('[{"role"'):  # with --apply_chat_template and an API, messages as JSON
+        messages = json.loads(text)
+        return "\n\n".join(str(message.get("content")) for message in messages if message.get("role") == "user")
+    return text
+
+
+def _is_lm_eval(sample: Sample) -> bool:
+    if sample.files:
+        return any(_SAMPLES.search(name) for name in sample.files)
+    return sample.has("doc_id", "doc", "target", "arguments")
+
+
+# HELM: a folder for each run, with what was asked and how each answer did.
+
+
+def _helm_runs(sample: Sample) -> list[str]:
+    names = set(sample.files)
+    folders = sorted(name.rpartition("/")[0] for name in names if name.rpartition("/")[2] == "per_instance_stats.json")
+    return [folder for folder in folders if f"{folder}/run_spec.json".lstrip("/") in names]
+
+
+def _helm_records(sample: Sample) -> Iterator[Record]:
+    for folder in _helm_runs(sample):
+        place = f"{sample.name}/{folder}".rstrip("/")
+        spec, state, stats = (_helm_file(sample.path / folder / name, f"{place}/{name}") for name in _HELM_FILES)
+        adapter = spec.get("adapter_spec") or {}
+        model = adapter.get("model") or adapter.get("model_deployment")
+        task = str(spec.get("name") or folder).partition(":")[0]
+        prompts = {
+            state["instance"].get("id"): (state["instance"].get("input") or {}).get("text")
+            for state in (state.get("request_states") or [])
+            if isinstance(state.get("instance"), dict)
+        }
+        for number, entry in enumerate(stats, 1):
+            marked = {"model": model, "task": task, "prompt": prompts.get(entry.get("instance_id"))}
+            yield Record(f"{place}/per_instance_stats.json: entry {number}", entry | marked)
+
+
+def _helm_file(path: Path, name: str) -> Any:
+    if not path.is_file():
+        raise VoteError(f"{name}: is missing; a run folder of HELM holds {', '.join(_HELM_FILES)}")
+    content = read_document(path, name)
+    is_list = path.name == "per_instance_stats.json"
+    if not isinstance(content, list if is_list else dict):
+        raise VoteError(f"{name}: must hold {'a list' if is_list else 'an object'}")
+    return content
+
+
+def _helm(row: Row) -> Iterator[Row]:
+    values: dict[str, Any] = {}
+    for stat in row.get("stats") or []:
+        name = stat.get("name") or {}
+        # Perturbed copies of an instance measure robustness, not the answer.
+        if not name.get("perturbation") and stat.get("count") and name.get("name") in _METRICS:
+            values.setdefault(name["name"], stat.get("mean", stat.get("sum")))
+    metric, value = best_metric(values)
+    yield {
+        "question_id": f"{row['task']} {identifier(row.get('instance_id'))}",
+        "category": row["task"],
+        "prompt": row.get("prompt"),
+        "model": row.get("model"),
+        "score": grade(value, metric),
+    }
+
+
+KINDS = (
+    Kind(
+        name="lm-eval",
+        about="lm-eval samples",
+        gives="scores",
+        recognise=_is_lm_eval,
+        marks=("doc_id", "doc"),
+        needs=("target", "arguments"),
+        reads="results_*.json beside them or the folder -> model, file name -> category, exact_match, acc or the "
+        "first metric "
+        "-> score, first argument -> prompt",
+        convert=_lm_eval,
+        records=_lm_eval_records,
+        sample='{"doc_id": 0, "doc": {"question": "2 + 2?"}, "target": "4", "arguments": {"gen_args_0": {"arg_0": "2 '
+        '+ 2?"}}, '
+        '"resps": [["4"]], "filtered_resps": ["4"], "filter": "none", "metrics": ["exact_match"], "exact_match": '
+        "1.0}\n...",
+    ),
+    Kind(
+        name="helm",
+        about="HELM runs",
+        gives="scores",
+        recognise=lambda sample: any(name.rpartition("/")[2] == "per_instance_stats.json" for name in sample.files),
+        reads="run_spec.json -> model and category, exact_match or the first known metric -> score, input -> prompt",
+        convert=_helm,
+        records=_helm_records,
+        sample="a folder with RUN/run_spec.json, RUN/scenario_state.json,\nRUN/per_instance_stats.json for each run",
+    ),
+)

@@ -1,0 +1,174 @@
+"""Pairs for preference training: chosen and rejected answers, ranks and ratings of several models' answers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from p2l.votes.kinds.kind import Kind, Row, Sample
+from p2l.votes.kinds.tables import one_text
+from p2l.votes.kinds.texts import RowError, prompt_turns
+from p2l.votes.kinds.values import NoVerdictError, answer_text, first_of, grade, identifier, measures, name_of
+
+_CHOSEN = ("chosen_model", "chosen-model", "chosen_model_name", "model_chosen", "chosen_policy", "chosen_source")
+_REJECTED = (
+    "rejected_model",
+    "rejected-model",
+    "rejected_model_name",
+    "model_rejected",
+    "rejected_policy",
+    "rejected_source",
+)
+_NECTAR_TURN = re.compile(r"\s*(?:^|\n\n)(Human|Assistant):\s?")
+
+
+def _sided(key: str, better: Row, worse: Row) -> Row:
+    """Return a vote that the better answer won, on a side drawn by `key`: the file does not say who was shown where."""
+    swapped = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[0] % 2 == 1
+    sides = (worse, better) if swapped else (better, worse)
+    vote: Row = {"winner": "model_b" if swapped else "model_a"}
+    for side, answer in zip("ab", sides, strict=True):
+        vote[f"model_{side}"] = answer["model"]
+        vote |= measures(answer.get("text"), side)
+    return vote
+
+
+def _prompt_of(row: Row) -> list[str]:
+    """Return the prompt, or what the user says in the chosen conversation."""
+    prompt = first_of(row, ("prompt", "instruction", "question", "input"))
+    return prompt_turns(prompt if prompt is not None else row.get("chosen"), "prompt")
+
+
+def _chosen(row: Row) -> Iterator[Row]:
+    prompt = _prompt_of(row)
+    better = {"model": name_of(first_of(row, _CHOSEN), "chosen_model"), "text": answer_text(row.get("chosen"))}
+    worse = {"model": name_of(first_of(row, _REJECTED), "rejected_model"), "text": answer_text(row.get("rejected"))}
+    if better["model"] == worse["model"]:
+        raise NoVerdictError("both answers are by one model")
+    yield {
+        "prompt": prompt,
+        **_sided(repr((prompt, better["text"])), better, worse),
+        "question_id": identifier(first_of(row, ("id", "prompt_id", "comparison_id"))),
+        "category": identifier(first_of(row, ("subset", "category"))),
+    }
+
+
+def _ultra_feedback(row: Row) -> Iterator[Row]:
+    completions = row.get("completions")
+    if not isinstance(completions, list):
+        raise RowError("completions must be a list of {model, response, overall_score}")
+    prompt = one_text(row.get("instruction"), "instruction")
+    for completion in completions:
+        score = grade(first_of(completion, ("overall_score", "fine-grained_score")), "overall_score")
+        yield {
+            "prompt": prompt,
+            "model": name_of(completion.get("model"), "model of a completion"),
+            "score": score / 10.0,
+            "category": identifier(row.get("source")),
+        }
+
+
+def _nectar(row: Row) -> Iterator[Row]:
+    answers = row.get("answers")
+    if not isinstance(answers, list) or len(answers) < 2:
+        raise RowError("answers must be a list of {model, answer, rank}")
+    pieces = _NECTAR_TURN.split(str(row.get("prompt")))
+    human = [text.strip() for who, text in zip(pieces[1::2], pieces[2::2], strict=False) if who == "Human"]
+    prompt = human or prompt_turns(row.get("prompt"))
+    ranked = [
+        (
+            grade(answer.get("rank"), "rank"),
+            {"model": name_of(answer.get("model"), "model"), "text": answer.get("answer")},
+        )
+        for answer in answers
+    ]
+    for (rank, first), (other_rank, second) in combinations(ranked, 2):
+        if first["model"] == second["model"] or rank == other_rank:
+            continue
+        better, worse = (first, second) if rank < other_rank else (second, first)
+        yield {"prompt": prompt, "source": "gpt-4", **_sided(repr((prompt, better, worse)), better, worse)}
+
+
+def _names_chosen(sample: Sample) -> bool:
+    columns = sample.columns
+    return {"chosen", "rejected"} <= columns and bool(columns & {*_CHOSEN}) and bool(columns & {*_REJECTED})
+
+
+def _nameless(name: str, about: str, columns: Sequence[str], sample: str) -> Kind:
+    """Return a kind of published pairs that name no models, so that no leaderboard can be made of them."""
+    return Kind(
+        name=name,
+        about=about,
+        gives="votes",
+        recognise=lambda table: table.has(*columns),
+        sample=sample,
+        refusal="does not say which models gave the answers, so it holds no votes between models; "
+        "add columns of the models' names, and name them by --columns model_a=NAME,model_b=NAME,winner=NAME",
+    )
+
+
+KINDS = (
+    Kind(
+        name="chosen-rejected",
+        about="chosen and rejected answers with their models",
+        gives="votes",
+        recognise=_names_chosen,
+        reads="chosen_model and rejected_model -> models, on sides drawn by the row, chosen, rejected -> lengths",
+        convert=_chosen,
+        sample='{"prompt": "Name a colour", "chosen": "Blue", "chosen_model": "ant", "rejected": "Cow", '
+        '"rejected_model": "bee"}\n...',
+    ),
+    Kind(
+        name="ultra-feedback",
+        about="UltraFeedback's ratings",
+        gives="scores",
+        recognise=lambda sample: sample.has("instruction", "completions"),
+        marks=("completions",),
+        needs=("instruction",),
+        reads="overall_score / 10 -> score, instruction -> prompt, source -> category",
+        convert=_ultra_feedback,
+        sample='{"source": "sharegpt", "instruction": "Name a colour", "completions": [{"model": "ant", "response": '
+        '"Blue", "overall_score": 8.0}, {"model": "bee", "response": "Cow", "overall_score": 2.0}]}\n...',
+    ),
+    Kind(
+        name="nectar",
+        about="Nectar's ranks",
+        gives="votes",
+        recognise=lambda sample: (
+            sample.has("prompt", "answers") and all(isinstance(row.get("answers"), list) for row in sample.rows)
+        ),
+        reads="ranks of answers -> a vote for each pair, Human turns -> prompt",
+        convert=_nectar,
+        sample='{"prompt": "\\n\\nHuman: Name a colour\\n\\nAssistant: ", "answers": [{"answer": "Blue", "model": '
+        '"ant", '
+        '"rank": 1.0}, {"answer": "Cow", "model": "bee", "rank": 2.0}]}\n...',
+    ),
+    _nameless(
+        "help-steer",
+        "HelpSteer's ratings of single answers",
+        ("prompt", "response", "helpfulness", "verbosity"),
+        "prompt,response,helpfulness,correctness,coherence,complexity,verbosity\nName a colour,Blue,4,4,4,1,1",
+    ),
+    _nameless(
+        "help-steer3",
+        "HelpSteer3's preferences",
+        ("context", "response1", "response2", "overall_preference"),
+        '{"domain": "general", "language": "english", "context": [{"role": "user", "content": "Name a colour"}], '
+        '"response1": "Blue", "response2": "Cow", "overall_preference": -2}\n...',
+    ),
+    _nameless(
+        "shp",
+        "SHP's preferences between people's answers",
+        ("history", "human_ref_A", "human_ref_B", "labels"),
+        '{"post_id": "1", "domain": "askbaking", "history": "How long?", "human_ref_A": "An hour", '
+        '"human_ref_B": "Two", "labels": 1}\n...',
+    ),
+    _nameless(
+        "chosen-rejected-nameless",
+        "chosen and rejected answers",
+        ("chosen", "rejected"),
+        '{"prompt": "Name a colour", "chosen": "Blue", "rejected": "Cow"}\n...',
+    ),
+)

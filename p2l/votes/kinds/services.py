@@ -1,0 +1,309 @@
+"""Exports of tools that test prompts and watch applications: promptfoo, OpenAI's evals, DeepEval, Langfuse, "
+"LangSmith, Braintrust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from p2l.common.errors import VoteError
+from p2l.votes.kinds.harnesses import lines_of
+from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
+from p2l.votes.kinds.tables import one_text
+from p2l.votes.kinds.texts import unquoted
+from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier, name_of
+
+_ERROR = 2  # promptfoo's failureReason of an answer that failed, where 1 is an assertion that did
+_FIRST_MODEL = ("model", "providedModelName", "provided_model_name", "ls_model_name", "model_name", "modelId")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    parsed = unquoted(value)
+    return parsed if isinstance(parsed, Mapping) else {}
+
+
+def _text(value: Any) -> str | None:
+    """Return an input as a text: a text, messages, or the one text that an object of inputs holds."""
+    parsed = unquoted(value)
+    if isinstance(parsed, Mapping) and "messages" not in parsed:
+        inner = first_of(parsed, ("question", "input", "prompt", "query", "text", "messages"))
+        if inner is None:
+            texts = [part for part in parsed.values() if isinstance(part, str)]
+            inner = texts[0] if len(texts) == 1 else None
+        parsed = inner if inner is not None else str(value)
+    if isinstance(parsed, list) and len(parsed) == 1 and isinstance(parsed[0], list):  # LangChain: batches of messages
+        parsed = parsed[0]
+    return one_text(parsed, "input")
+
+
+def _first_score(scores: Any) -> float:
+    """Return the first grade of an object of scores: numbers, lists of numbers, {avg}, {score}."""
+    for name, value in _mapping(scores).items():
+        if isinstance(value, Mapping):
+            value = first_of(value, ("score", "value", "avg"))
+        if isinstance(value, list) and value:
+            value = sum(grade(part, name) for part in value) / len(value)
+        if value is not None and value != []:
+            return grade(value, str(name))
+    raise NoVerdictError("no score")
+
+
+def _promptfoo_results(sample: Sample) -> Iterator[Record]:
+    document = read_document(sample.table_path, sample.name)
+    results = document.get("results")
+    if isinstance(results, Mapping):  # since version 3 of the format, with prompts and statistics beside
+        results = results.get("results")
+    if not isinstance(results, list):
+        raise VoteError(f"{sample.name}: has no list results.results, as promptfoo writes it")
+    for number, result in enumerate(results, 1):
+        if not isinstance(result, dict):
+            raise VoteError(f"{sample.name}: result {number} is not an object")
+        yield Record(f"{sample.name}: result {number}", result)
+
+
+def _promptfoo(row: Row) -> Iterator[Row]:
+    if row.get("failureReason") == _ERROR or (row.get("error") and not row.get("gradingResult")):
+        raise NoVerdictError("error of the provider")
+    provider = row.get("provider")
+    if isinstance(provider, Mapping):
+        provider = provider.get("label") or provider.get("id")
+    prompt = row.get("prompt")
+    text = prompt.get("raw") if isinstance(prompt, Mapping) else prompt
+    score = row.get("score") if row.get("score") is not None else row.get("success")
+    template = row.get("promptId") or (prompt.get("label") if isinstance(prompt, Mapping) else "")
+    yield {
+        # A test is asked with each prompt: only answers to the same words are compared.
+        "question_id": identifier([row.get("testIdx"), template, text if row.get("testIdx") is None else None]),
+        "prompt": one_text(text),
+        "model": name_of(provider, "provider"),
+        "score": grade(score),
+        "cost": row.get("cost"),
+    }
+
+
+def _openai_log(sample: Sample) -> Iterator[Record]:
+    """Yield one record a sample of a log of OpenAI Evals, of its events."""
+    model = task = None
+    prompts: dict[str, Any] = {}
+    for place, event in lines_of(sample.table_path, sample.name):
+        if isinstance(event.get("spec"), dict):
+            names = event["spec"].get("completion_fns") or [event["spec"].get("run_config", {}).get("model")]
+            model, task = names[0], event["spec"].get("base_eval") or event["spec"].get("eval_name")
+        kind, data = event.get("type"), _mapping(event.get("data"))
+        if kind == "sampling":
+            prompts.setdefault(str(event.get("sample_id")), data.get("prompt"))
+        if kind in {"match", "metrics"}:
+            score = first_of(data, ("correct", "score", "choice", "accuracy"))
+            prompt = prompts.get(str(event.get("sample_id")))
+            named = {"model": model, "task": task, "id": event.get("sample_id")}
+            yield Record(place, {**named, "prompt": prompt, "score": score})
+
+
+def _graded(row: Row) -> Iterator[Row]:
+    yield {
+        "question_id": identifier(row.get("id")),
+        "category": identifier(row.get("task")),
+        "prompt": one_text(row.get("prompt")),
+        "model": name_of(row.get("model"), "model"),
+        "score": grade(row.get("score")),
+    }
+
+
+def _openai_item(row: Row) -> Iterator[Row]:
+    """Yield the answer of an output item of OpenAI's API of evals."""
+    if row.get("status") == "error":
+        raise NoVerdictError("error")
+    answer = _mapping(row.get("sample"))
+    results = unquoted(row.get("results")) or []
+    scores = [first_of(result, ("score", "passed")) for result in results if isinstance(result, Mapping)]
+    score = next((score for score in scores if score is not None), None)
+    yield {
+        "question_id": identifier(row.get("datasource_item_id")),
+        "prompt": one_text(answer.get("input"), "input"),
+        "model": name_of(answer.get("model"), "sample.model"),
+        "score": grade(score if score is not None else {"pass": 1, "fail": 0}.get(str(row.get("status")))),
+    }
+
+
+def _deepeval_cases(sample: Sample) -> Iterator[Record]:
+    document = read_document(sample.table_path, sample.name)
+    if isinstance(document.get("testRunData"), dict):
+        document = document["testRunData"]
+    parameters = _mapping(document.get("hyperparameters"))
+    model = first_of(parameters, ("model", "llm", "Model", "model_name"))
+    if model is None:
+        raise VoteError(
+            f"{sample.name}: names no model; DeepEval keeps it where hyperparameters={{'model': ...}} are logged"
+        )
+    for number, case in enumerate(document.get("testCases") or document.get("test_results") or [], 1):
+        if not isinstance(case, dict):
+            raise VoteError(f"{sample.name}: test case {number} is not an object")
+        yield Record(f"{sample.name}: test case {number}", {**case, "p2l_model": model})
+
+
+def _deepeval(row: Row) -> Iterator[Row]:
+    metrics = first_of(row, ("metricsData", "metrics_data", "metricsMetadata")) or []
+    scores = [
+        metric.get("score") for metric in metrics if isinstance(metric, Mapping) and metric.get("score") is not None
+    ]
+    if not scores and row.get("success") is None:
+        raise NoVerdictError("no metric")
+    prompt = one_text(row.get("input"), "input")
+    yield {
+        "question_id": prompt,
+        "prompt": prompt,
+        "model": name_of(row["p2l_model"], "model"),
+        "score": sum(grade(score) for score in scores) / len(scores) if scores else grade(row["success"]),
+    }
+
+
+def _observation(row: Row) -> Iterator[Row]:
+    """Yield the answer of a row of Langfuse's or Braintrust's exports: model, input, and an object of scores."""
+    if row.get("is_root") in (False, "false"):
+        raise NoVerdictError("span inside of another")
+    metadata, metrics = _mapping(row.get("metadata")), _mapping(row.get("metrics"))
+    model = first_of(row, _FIRST_MODEL) or first_of(metadata, _FIRST_MODEL)
+    text = _text(row.get("input"))
+    yield {
+        "question_id": text,
+        "prompt": text,
+        "model": name_of(model, "model"),
+        "score": _first_score(row.get("scores")),
+        "cost": first_of({**metrics, **row}, ("totalCost", "estimated_cost", "calculatedTotalCost")),
+    }
+
+
+def _langsmith(row: Row) -> Iterator[Row]:
+    metadata = _mapping(_mapping(row.get("extra")).get("metadata"))
+    model = first_of(metadata, _FIRST_MODEL) or first_of(row, ("session_name", "experiment"))
+    text = _text(row.get("inputs"))
+    yield {
+        "question_id": identifier(row.get("reference_example_id")) or text,
+        "prompt": text,
+        "model": name_of(model, "extra.metadata.ls_model_name"),
+        "score": _first_score(row.get("feedback_stats")),
+        "cost": row.get("total_cost"),
+    }
+
+
+def _langfuse_score(row: Row) -> Iterator[Row]:
+    """Yield a score of Langfuse's table of scores, where the model and the input of its trace stand in it."""
+    model = first_of(row, _FIRST_MODEL) or first_of(_mapping(row.get("metadata")), _FIRST_MODEL)
+    text = _text(first_of(row, ("input", "traceInput")))
+    yield {
+        "question_id": text,
+        "category": identifier(row.get("name")),
+        "prompt": text,
+        "model": name_of(model, "model"),
+        "score": grade(first_of(row, ("value", "stringValue"))),
+    }
+
+
+def _is_promptfoo(sample: Sample) -> bool:
+    return (
+        sample.has("results") and bool({"evalId", "config", "version", "stats"} & sample.columns) and sample.is_document
+    )
+
+
+def _is_openai_log(sample: Sample) -> bool:
+    has_event = any(row.get("event_id") is not None and row.get("type") for row in sample.rows)
+    return any(isinstance(row.get("spec"), dict) for row in sample.rows) or (has_event and sample.has("run_id", "data"))
+
+
+KINDS = (
+    Kind(
+        name="promptfoo",
+        about="promptfoo results",
+        gives="scores",
+        recognise=_is_promptfoo,
+        reads="provider -> model, prompt.raw -> prompt, score -> score, testIdx and promptId -> question_id",
+        convert=_promptfoo,
+        records=_promptfoo_results,
+        sample='{"evalId": "e1", "results": {"version": 3, "results": [{"provider": {"id": "echo", "label": "ant"}, '
+        '"prompt":\n'
+        '{"raw": "2 + 2?"}, "testIdx": 0, "success": true, "score": 1}]}, "config": {}}',
+    ),
+    Kind(
+        name="openai-evals-log",
+        about="a log of OpenAI Evals",
+        gives="scores",
+        recognise=_is_openai_log,
+        reads="completion_fns -> model, sampling -> prompt, match or metrics -> score",
+        convert=_graded,
+        records=_openai_log,
+        sample='{"spec": {"completion_fns": ["ant"], "eval_name": "sums.dev.v0", "base_eval": "sums"}}\n'
+        '{"run_id": "r1", "event_id": 0, "sample_id": "sums.0", "type": "match", "data": {"correct": true}}',
+    ),
+    Kind(
+        name="openai-evals-api",
+        about="output items of OpenAI's API of evals",
+        gives="scores",
+        recognise=lambda sample: sample.has("datasource_item_id", "sample", "results"),
+        marks=("datasource_item_id", "eval_id"),
+        needs=("sample", "results"),
+        reads="sample.model -> model, sample.input -> prompt, results[0].score or passed -> score",
+        convert=_openai_item,
+        sample='{"object": "list", "data": [{"id": "o1", "eval_id": "e1", "datasource_item_id": 5, "status": "pass", '
+        '"results":\n'
+        '[{"name": "match", "score": 1, "passed": true}], "sample": {"model": "ant", "input": [{"role": "user", '
+        '"content": "Hi"}]}}]}',
+    ),
+    Kind(
+        name="deepeval",
+        about="DeepEval test results",
+        gives="scores",
+        recognise=lambda sample: (
+            bool({"testCases", "test_results", "testRunData"} & sample.columns) and sample.is_document
+        ),
+        reads="hyperparameters.model -> model, input -> prompt, mean of the metrics -> score",
+        convert=_deepeval,
+        records=_deepeval_cases,
+        sample='{"testCases": [{"name": "t0", "input": "2 + 2?", "actualOutput": "4", "success": true, "metricsData": '
+        '[{"name":\n'
+        '"Correctness", "score": 0.9, "success": true}]}], "hyperparameters": {"model": "ant"}}',
+    ),
+    Kind(
+        name="langfuse",
+        about="Langfuse's table of scores",
+        gives="scores",
+        recognise=lambda sample: (
+            sample.has("traceId", "name", "value") and bool(sample.columns.intersection(_FIRST_MODEL))
+        ),
+        marks=("traceId", "name", "value"),
+        needs=("model",),
+        reads="model -> model, input -> prompt, value -> score, name -> category",
+        convert=_langfuse_score,
+        sample="id,traceId,name,value,dataType,source,model,input\n1,t1,correctness,1,NUMERIC,ANNOTATION,ant,2 + 2?",
+    ),
+    Kind(
+        name="observations",
+        about="an export of answers with scores (Langfuse observations, Braintrust)",
+        gives="scores",
+        recognise=lambda sample: (
+            sample.has("input", "scores")
+            and bool(sample.columns & {*_FIRST_MODEL, "metadata"})
+            and all(row.get("scores") is None or _mapping(row["scores"]) for row in sample.rows)
+        ),
+        marks=("input", "output", "scores"),
+        needs=("metadata",),
+        reads="model or metadata.model -> model, input -> prompt, first of scores -> score",
+        convert=_observation,
+        sample='{"id": "s1", "is_root": true, "input": "2 + 2?", "output": "4", "expected": "4", "scores": '
+        '{"Factuality": 1}, '
+        '"metadata": {"model": "ant"}}\n...',
+    ),
+    Kind(
+        name="langsmith",
+        about="LangSmith runs with feedback",
+        gives="scores",
+        recognise=lambda sample: sample.has("inputs", "feedback_stats"),
+        marks=("inputs", "outputs", "run_type"),
+        needs=("feedback_stats",),
+        reads="extra.metadata.ls_model_name or session_name -> model, inputs -> prompt, first of feedback_stats -> "
+        "score",
+        convert=_langsmith,
+        sample='{"id": "r1", "run_type": "llm", "inputs": {"question": "2 + 2?"}, "outputs": {"answer": "4"}, '
+        '"feedback_stats": '
+        '{"correctness": {"n": 1, "avg": 1.0}}, "extra": {"metadata": {"ls_model_name": "ant"}}}\n...',
+    ),
+)

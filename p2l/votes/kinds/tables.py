@@ -1,0 +1,260 @@
+"""Tables of graded answers: a row for each answer, or a column for each model, or a row for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from p2l.votes.kinds.kind import Kind, Row, Sample
+from p2l.votes.kinds.texts import RowError, prompt_turns
+from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier, name_of
+
+PROMPTS = ("prompt", "question", "input", "instruction", "query", "problem", "problem_statement", "origin_query")
+QUESTION_IDS = (
+    "question_id",
+    "id",
+    "doc_id",
+    "task_id",
+    "instance_id",
+    "sample_id",
+    "example_id",
+    "index",
+    "uid",
+    "item",
+)
+MODELS = ("model", "model_name", "model_id", "llm", "system", "model_name_or_path")
+SCORES = (
+    *("score", "acc", "accuracy", "correct", "is_correct", "passed", "pass", "resolved", "exact_match", "grade"),
+    *("reward", "success", "is_resolved", "result", "rating", "verdict"),
+)
+_CATEGORIES = ("category", "subject", "task", "subset", "dataset", "domain", "benchmark", "eval_name")
+_COSTS = ("cost", "total_cost", "price")
+_NOT_MODELS = frozenset(
+    {*PROMPTS, *QUESTION_IDS, *_CATEGORIES, *_COSTS, "unnamed: 0", "", "turn", "tstamp", "split", "target"}
+)
+_VOTE_COLUMNS = ("model_a", "model_b", "winner")
+_COST_MARK = "|total_cost"  # of RouterBench's columns
+_LEADERBOARD_MARKS = ("rating", "elo", "rank", "ci", "votes", "rating_q025", "rating_q975", "95% ci")
+
+
+def one_text(value: object, what: str = "prompt") -> str | None:
+    """Return a prompt as one text, as tables of graded answers hold it; None where there is none."""
+    if value is None or value == "":
+        return None
+    return "\n\n".join(prompt_turns(value, what))
+
+
+def _answer(row: Row) -> Iterator[Row]:
+    yield {
+        "question_id": identifier(first_of(row, QUESTION_IDS)),
+        "category": identifier(first_of(row, _CATEGORIES)),
+        "prompt": one_text(first_of(row, PROMPTS)),
+        "model": name_of(first_of(row, MODELS), "model"),
+        "score": grade(first_of(row, SCORES)),
+        "cost": _cost(first_of(row, _COSTS)),
+    }
+
+
+def _cost(value: object) -> float | None:
+    return None if value is None else grade(value, "cost")
+
+
+def _is_long(sample: Sample) -> bool:
+    columns = sample.columns
+    named = columns.intersection(MODELS) and columns.intersection(SCORES)
+    return bool(named and columns.intersection((*PROMPTS, *QUESTION_IDS)))
+
+
+def _is_number(value: object) -> bool:
+    try:
+        grade(value)
+    except (NoVerdictError, RowError):
+        return False
+    return True
+
+
+def _number_columns(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return those columns whose values in the first rows are grades, at least one of them being there."""
+    return [
+        name
+        for name in columns
+        if name.lower() not in _NOT_MODELS
+        and any(row.get(name) is not None for row in rows)
+        and all(row.get(name) is None or _is_number(row[name]) for row in rows)
+    ]
+
+
+def _wide_models(sample: Sample) -> list[str]:
+    """Return the columns that are models, of a table with a row for each question."""
+    columns = list(sample.names)
+    if sample.columns.intersection((*MODELS, *_VOTE_COLUMNS)) or not sample.columns.intersection(
+        (*PROMPTS, *QUESTION_IDS)
+    ):
+        return []
+    priced = [name.removesuffix(_COST_MARK) for name in columns if name.endswith(_COST_MARK)]
+    return [name for name in priced if name in columns] or _number_columns(sample.rows, columns)
+
+
+def _wide_questions(sample: Sample) -> list[str]:
+    """Return the columns that are questions, of a table with a row for each model."""
+    columns = list(sample.names)
+    lowered = {name.lower() for name in columns}
+    if not lowered.intersection(MODELS) or lowered.intersection((*PROMPTS, *QUESTION_IDS, *_LEADERBOARD_MARKS)):
+        return []
+    return [] if lowered.intersection(SCORES) else _number_columns(sample.rows, columns)
+
+
+def by_question(models: Sequence[str]) -> Callable[[Row], Iterator[Row]]:
+    """Return the reading of a row that is a question with a column for each model."""
+
+    def convert(row: Row) -> Iterator[Row]:
+        graded = [name for name in models if row.get(name) is not None]
+        if not graded:
+            raise NoVerdictError("no score")
+        for name in graded:
+            yield {
+                "question_id": identifier(first_of(row, QUESTION_IDS)),
+                "category": identifier(first_of(row, _CATEGORIES)),
+                "prompt": one_text(first_of(row, PROMPTS)),
+                "model": name,
+                "score": grade(row[name], name),
+                "cost": _cost(row.get(f"{name}{_COST_MARK}")),
+            }
+
+    return convert
+
+
+def by_model(questions: Sequence[str]) -> Callable[[Row], Iterator[Row]]:
+    """Return the reading of a row that is a model with a column for each question."""
+
+    def convert(row: Row) -> Iterator[Row]:
+        model = next((value for name, value in row.items() if name.lower() in MODELS), None)
+        for name in questions:
+            if row.get(name) is not None:
+                yield {
+                    "question_id": name,
+                    "prompt": None,
+                    "model": name_of(model, "model"),
+                    "score": grade(row[name], name),
+                }
+
+    return convert
+
+
+def _router_records(row: Row) -> Iterator[Row]:
+    """Yield the answers of one result file of LLMRouterBench: a model on a data set."""
+    model = name_of(first_of(row, MODELS), "model_name")
+    records = row.get("records")
+    if not isinstance(records, list):
+        raise RowError("records must be a list of {index, prompt, score}")
+    for record in records:
+        if not isinstance(record, Mapping):
+            raise RowError("records must be a list of {index, prompt, score}")
+        index = identifier(record.get("index"))
+        yield {
+            "question_id": f"{row.get('dataset_name')} {index}",
+            "category": identifier(row.get("dataset_name")),
+            "prompt": one_text(first_of(record, ("origin_query", "prompt"))),
+            "model": model,
+            "score": grade(record.get("score")),
+            "cost": _cost(record.get("cost")),
+        }
+
+
+def _router_arena(row: Row) -> Iterator[Row]:
+    yield {
+        "question_id": identifier(first_of(row, ("global index", "global_index"))),
+        "category": identifier(first_of(row, _CATEGORIES)),
+        "prompt": one_text(row.get("prompt")),
+        "model": name_of(first_of(row, ("prediction", "model")), "prediction"),
+        "score": grade(row.get("accuracy"), "accuracy"),
+        "cost": _cost(row.get("cost")),
+    }
+
+
+def _is_leaderboard(sample: Sample) -> bool:
+    lowered = {name.lower() for name in sample.columns}
+    has_questions = lowered.intersection((*PROMPTS, *QUESTION_IDS, *_VOTE_COLUMNS))
+    return bool(lowered.intersection(MODELS) and lowered.intersection(_LEADERBOARD_MARKS) and not has_questions)
+
+
+KINDS = (
+    Kind(
+        name="leaderboard",
+        about="a leaderboard, a row for each model",
+        gives="scores",
+        recognise=_is_leaderboard,
+        refusal="holds results and neither votes nor answers; name the file that it was made of",
+        sample="model,rating,rating_q025,rating_q975\nant,1100,1090,1110",
+    ),
+    Kind(
+        name="router-bench",
+        about="RouterBench's table",
+        gives="scores",
+        recognise=lambda sample: any(name.endswith(_COST_MARK) for name in sample.columns),
+        reads="columns with a NAME|total_cost -> models, eval_name -> category",
+        sample="sample_id,prompt,eval_name,ant,bee,ant|total_cost,bee|total_cost\n1,2 + "
+        "2?,grade-school-math,1.0,0.0,0.001,0.0002",
+    ),
+    Kind(
+        name="llm-router-bench",
+        about="LLMRouterBench results",
+        gives="scores",
+        recognise=lambda sample: sample.has("records", "dataset_name") and bool(sample.columns.intersection(MODELS)),
+        marks=("records", "performance"),
+        needs=("dataset_name", "model_name"),
+        reads="records -> answers, dataset_name -> category",
+        convert=_router_records,
+        sample='{"performance": 0.5, "dataset_name": "gsm8k", "model_name": "ant", "records": [{"index": 1, '
+        '"origin_query": '
+        '"2 + 2?", "prompt": "2 + 2?",\n  "prediction": "4", "ground_truth": "4", "score": 1.0, "cost": 0.0001}]}',
+    ),
+    Kind(
+        name="router-arena",
+        about="RouterArena results",
+        gives="scores",
+        recognise=lambda sample: bool(sample.columns & {"global index", "global_index"}) and sample.has("accuracy"),
+        reads="prediction -> model, accuracy -> score, global index -> question_id",
+        convert=_router_arena,
+        sample='[{"global index": "g1", "prompt": "2 + 2?", "prediction": "ant", "accuracy": 1.0,\n  "cost": 0.0001}]',
+    ),
+    Kind(
+        name="score-table",
+        about="a table of graded answers",
+        gives="scores",
+        recognise=_is_long,
+        reads="question or its id, model, score (also acc, correct, passed, resolved, ...), category, cost by their "
+        "names",
+        convert=_answer,
+        sample="question,model,score\n2 + 2?,ant,1",
+    ),
+    Kind(
+        name="wide-by-question",
+        about="a table of graded answers with a column for each model",
+        gives="scores",
+        recognise=lambda sample: len(_wide_models(sample)) >= 2,
+        reads="columns of numbers -> models",
+        sample="question,ant,bee\n2 + 2?,1,0",
+    ),
+    Kind(
+        name="wide-by-model",
+        about="a table of graded answers with a row for each model",
+        gives="scores",
+        recognise=lambda sample: len(_wide_questions(sample)) >= 2,
+        reads="columns of numbers -> questions, model -> model",
+        sample="model,gsm8k-1,gsm8k-2\nant,1,0",
+    ),
+)
+
+
+def fitted(kind: Kind, sample: Sample) -> Kind:
+    """Return a kind that reads the columns which this very table has; other kinds as they are."""
+    from dataclasses import replace
+
+    if kind.name in {"router-bench", "wide-by-question"}:
+        models = _wide_models(sample)
+        shown = ", ".join(models[:4]) + (f", ... ({len(models)} in all)" if len(models) > 4 else "")
+        return replace(kind, convert=by_question(models), reads=f"models {shown}")
+    if kind.name == "wide-by-model":
+        questions = _wide_questions(sample)
+        return replace(kind, convert=by_model(questions), reads=f"{len(questions)} columns -> questions")
+    return kind

@@ -1,0 +1,163 @@
+"""What the fields of other tools' files mean: messages, verdicts, grades, times and identifiers, each read in one "
+"way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timezone
+from typing import Any
+
+from p2l.votes.kinds.texts import RowError, turns, unquoted
+
+_LATEST_SECONDS = 1e11  # since 1970; larger numbers are milliseconds
+_BAD_TIE = "tie (bothbad)"
+BOTH_BAD = frozenset(
+    {"bothbad", "both bad", "both_bad", "tie (both_bad)", "tie (both bad)", "tie(bothbad)", _BAD_TIE, "bothbad_vote"}
+)
+"""Spellings of `tie (bothbad)`."""
+_WINNER_WORDS = {
+    "model_a": (
+        "model_a",
+        "a",
+        "model a",
+        "model_1",
+        "model1",
+        "response_a",
+        "answer_a",
+        "left",
+        "leftvote",
+        "a>b",
+        "a>>b",
+    ),
+    "model_b": (
+        "model_b",
+        "b",
+        "model b",
+        "model_2",
+        "model2",
+        "response_b",
+        "answer_b",
+        "right",
+        "rightvote",
+        "b>a",
+        "b>>a",
+    ),
+    "tie": ("tie", "tied", "draw", "equal", "both", "a=b", "b=a", "tievote", "tie (inconsistent)", "c"),
+}
+_WINNERS = {word: winner for winner, words in _WINNER_WORDS.items() for word in words}
+_WINNERS |= dict.fromkeys(BOTH_BAD, _BAD_TIE)
+_GRADES = {
+    1.0: ("c", "correct", "pass", "passed", "true", "yes", "y", "resolved", "success", "right"),
+    0.5: ("p", "partial", "partially correct"),
+    0.0: ("i", "incorrect", "fail", "failed", "false", "no", "n", "unresolved", "failure", "wrong", "not_attempted"),
+}
+_GRADE_OF = {word: grade for grade, words in _GRADES.items() for word in words}
+_FENCED = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
+_MARKDOWN = {
+    "headers": re.compile(r"^ {0,3}#{1,6}[ \t]+\S", re.MULTILINE),
+    "lists": re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S", re.MULTILINE),
+    "bold": re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__"),
+}
+MEASURES = ("length", *_MARKDOWN, "code")
+"""What is counted in the answers of each side."""
+
+
+class NoVerdictError(ValueError):
+    """A row that is as its tool writes it and says nothing: an error, a chat without a vote. The text names it."""
+
+
+def answer_text(value: Any, what: str = "answer") -> str | None:
+    """Return a model's answer as one text, all of its turns; None where it is no text."""
+    parsed = unquoted(value)
+    if parsed is None:
+        return None
+    if isinstance(parsed, str):
+        return parsed
+    if isinstance(parsed, list) and all(isinstance(turn, str) or turn is None for turn in parsed):
+        return "\n\n".join(turn or "" for turn in parsed)
+    with contextlib.suppress(RowError):
+        return "\n\n".join(turns(parsed, "assistant", what))
+    return None
+
+
+def measures(text: str | None, side: str) -> dict[str, int]:
+    """Return characters and Markdown of an answer, as columns of a side; nothing without a text."""
+    if text is None:
+        return {}
+    prose, blocks = _FENCED.subn("", text)  # Markdown inside of fenced code does not count
+    counts = [len(text), *(len(pattern.findall(prose)) for pattern in _MARKDOWN.values()), blocks]
+    return {f"{measure}_{side}": count for measure, count in zip(MEASURES, counts, strict=True)}
+
+
+def winner_of(value: Any, what: str = "winner") -> str:
+    """Return the outcome that a word stands for; RowError for a word that stands for none."""
+    if isinstance(value, str) and value.strip().lower() in _WINNERS:
+        return _WINNERS[value.strip().lower()]
+    if value is None:
+        raise RowError(f"{what} is missing")
+    raise RowError(f"{what} {str(value)[:40]!r} is no outcome; one of model_a, model_b, tie, tie (bothbad)")
+
+
+def grade(value: Any, what: str = "score") -> float:
+    """Return a score as a number: also true and false, correct and incorrect, C, P and I, a percentage."""
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in _GRADE_OF:
+            return _GRADE_OF[text]
+        with contextlib.suppress(ValueError):
+            number = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+            if math.isfinite(number):
+                return number
+    if value is None:
+        raise NoVerdictError(f"no {what}")
+    raise RowError(f"{what} {str(value)[:40]!r} is neither a number nor a verdict such as 'correct'")
+
+
+def name_of(value: Any, what: str) -> str:
+    """Return a model's name; RowError where it is none."""
+    if isinstance(value, str) and value.strip():
+        return value
+    raise RowError(f"{what} is missing" if value is None or value == "" else f"{what} is not text")
+
+
+def identifier(value: Any) -> str | None:
+    """Return an identifier as text; None where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def seconds(value: Any) -> float | None:
+    """Return a time in seconds since 1970: numbers (milliseconds too), ISO times, dates; None where there is none."""
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=timezone.utc).timestamp()
+    if isinstance(value, bool) or value is None or value == "":
+        return None
+    try:
+        number = float(value)
+        if not math.isfinite(number):
+            return None
+        return number / 1000.0 if number > _LATEST_SECONDS else number
+    except (TypeError, ValueError):
+        pass
+    try:
+        return seconds(datetime.fromisoformat(str(value).strip().replace("Z", "+00:00")))
+    except ValueError:
+        raise RowError(f"time {str(value)[:40]!r} cannot be read") from None
+
+
+def first_of(row: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the value of the first of several fields that is there and not null."""
+    return next((row[name] for name in names if row.get(name) is not None), None)

@@ -1,0 +1,266 @@
+"""Files of other tools: each kind by the sample that `--list-kinds` shows, and logs that the tools themselves wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from p2l.commands.votes import main
+from p2l.common.errors import InputError, VoteError
+from p2l.votes.importing import Imported, ImportOptions, import_votes
+from p2l.votes.kinds import KINDS, Kind, register
+
+LOGS = Path(__file__).parent / "logs"
+SHARED = Path("/work/shared/files/inspect")
+
+VOTES: dict[str, list[tuple[Any, ...]]] = {
+    "lmsys-kaggle": [(["Name a colour"], "ant", "bee", "model_a")],
+    "wsdm-kaggle": [(["Name a colour"], "ant", "bee", "model_a")],
+    "arena-conversations": [(["Hi"], "ant", "bee", "tie (bothbad)")],
+    "mt-bench": [(["Hi"], "ant", "bee", "model_a")],
+    "fastchat-log": [(["Hi"], "ant", "bee", "model_a")],
+    "comparia": [(["Bonjour"], "ant", "bee", "model_a")],
+    "fastchat-pairs": [(None, "ant", "bee", "model_a")],
+    "model-pairs": [(["Name a colour"], "ant", "bee", "model_a")],
+    # Both games are won by ant: as the second answer, then as the first.
+    "arena-hard": [(["Hi"], "gpt-4-0314", "ant", "model_b"), (["Hi"], "ant", "gpt-4-0314", "model_a")],
+    "alpaca-eval": [(["Name a colour"], "ant", "bee", "model_b")],
+    "chosen-rejected": [(["Name a colour"], "bee", "ant", "model_b")],
+    "nectar": [(["Name a colour"], "bee", "ant", "model_b")],
+}
+SCORES: dict[str, list[tuple[Any, ...]]] = {
+    "inspect": [("2 + 2?", "ant", 1.0)],
+    "lm-eval": [("2 + 2?", "folder", 1.0)],
+    "terminal-bench": [("Write a file", "folder", 1.0)],
+    "swe-bench": [(None, "ant", 1.0), (None, "ant", 0.0)],
+    "promptfoo": [("2 + 2?", "ant", 1.0)],
+    "openai-evals-log": [(None, "ant", 1.0)],
+    "openai-evals-api": [("Hi", "ant", 1.0)],
+    "deepeval": [("2 + 2?", "ant", 0.9)],
+    "langfuse": [("2 + 2?", "ant", 1.0)],
+    "observations": [("2 + 2?", "ant", 1.0)],
+    "langsmith": [("2 + 2?", "ant", 1.0)],
+    "fastchat-grades": [(None, "ant", 0.8)],
+    "judge-bench": [("2 + 2?", "ant", 1.0)],
+    "ultra-feedback": [("Name a colour", "ant", 0.8), ("Name a colour", "bee", 0.2)],
+    "router-bench": [("2 + 2?", "ant", 1.0), ("2 + 2?", "bee", 0.0)],
+    "llm-router-bench": [("2 + 2?", "ant", 1.0)],
+    "router-arena": [("2 + 2?", "ant", 1.0)],
+    "score-table": [("2 + 2?", "ant", 1.0)],
+    "wide-by-question": [("2 + 2?", "ant", 1.0), ("2 + 2?", "bee", 0.0)],
+    "wide-by-model": [(None, "ant", 1.0), (None, "ant", 0.0)],
+}
+FOLDERS = {"helm", "bfcl"}
+NAMELESS = {"help-steer", "help-steer3", "shp", "chosen-rejected-nameless", "leaderboard"}
+
+
+def imported(path: Path, **options: Any) -> tuple[Imported, list[dict[str, Any]]]:
+    output = path.parent / "imported.parquet"
+    done = import_votes([path], output, ImportOptions(**options))
+    return done, pq.read_table(output).to_pylist()
+
+
+def sample_file(kind: Kind, folder: Path) -> Path:
+    place = folder / "folder"
+    place.mkdir()
+    text = kind.sample.replace("\n...", "").removeprefix("a .eval file, or ")
+    (place / "ant.run.json").write_text(text + "\n", encoding="utf-8")
+    return place / "ant.run.json"
+
+
+def written(folder: Path, files: dict[str, Any]) -> Path:
+    """Write files of JSON, or of JSON lines where the content is a list in a tuple, and return the folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = content if isinstance(content, tuple) else (content,)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def test_every_kind_has_a_test() -> None:
+    assert {*VOTES, *SCORES, *FOLDERS, *NAMELESS} == {*KINDS}
+
+
+@pytest.mark.parametrize("name", VOTES)
+def test_the_sample_of_a_kind_of_votes_is_read(name: str, tmp_path: Path) -> None:
+    done, rows = imported(sample_file(KINDS[name], tmp_path))
+    assert (done.gives, done.about.partition(":")[0]) == ("votes", KINDS[name].about)
+    assert [(row.get("prompt"), row["model_a"], row["model_b"], row["winner"]) for row in rows] == VOTES[name]
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_the_sample_of_a_kind_of_scores_is_read(name: str, tmp_path: Path) -> None:
+    done, rows = imported(sample_file(KINDS[name], tmp_path))
+    assert (done.gives, done.about.partition(":")[0]) == ("scores", KINDS[name].about)
+    assert [(row.get("prompt"), row["model"], row["score"]) for row in rows] == SCORES[name]
+
+
+@pytest.mark.parametrize("name", sorted(NAMELESS))
+def test_a_file_without_votes_is_refused_by_what_it_is(name: str, tmp_path: Path) -> None:
+    with pytest.raises(VoteError, match=KINDS[name].about):
+        imported(sample_file(KINDS[name], tmp_path))
+
+
+def test_a_judge_is_a_source_and_a_person_a_voter(tmp_path: Path) -> None:
+    talk = [{"role": role, "content": f"{role} {n}"} for n in (1, 2) for role in ("user", "assistant")]
+    row = {"question_id": 81, "model_a": "ant", "model_b": "bee", "conversation_a": talk, "conversation_b": talk}
+    rows = [
+        {**row, "winner": "model_a", "judge": "author_2", "turn": 1},
+        {**row, "winner": "tie (inconsistent)", "judge": "gpt4_pair", "turn": 2},
+        {**row, "winner": "error", "judge": "gpt4_pair", "turn": 2},
+    ]
+    written(tmp_path, {"mt.jsonl": tuple(rows)})
+    done, votes = imported(tmp_path / "mt.jsonl")
+    assert [vote["prompt"] for vote in votes] == [["user 1"], ["user 1", "user 2"]]
+    assert [(vote["source"], vote["voter"]) for vote in votes] == [("human", "author_2"), ("gpt4", None)]
+    assert [vote["length_a"] for vote in votes] == [11, 24]
+    assert [vote["winner"] for vote in votes] == ["model_a", "tie"]
+    assert "left out: 1 record (winner error)" in done.notes
+
+
+def test_arena_hard_names_its_baseline(tmp_path: Path) -> None:
+    games = [{"score": "A>>B", "judgment": {}}, {"score": "A=B", "judgment": {}}, {"score": None, "judgment": {}}]
+    row = {
+        "uid": "u",
+        "category": "hard_prompt",
+        "judge": "gpt-4.1",
+        "model": "ant",
+        "baseline": "o3-mini",
+        "games": games,
+    }
+    written(tmp_path, {"ant.jsonl": (row,)})
+    _, votes = imported(tmp_path / "ant.jsonl")
+    assert [(vote["model_a"], vote["model_b"], vote["winner"]) for vote in votes] == [
+        ("o3-mini", "ant", "model_a"),
+        ("ant", "o3-mini", "tie"),
+    ]
+    assert {vote["source"] for vote in votes} == {"gpt-4.1"}
+
+
+def test_helm_runs_become_scores_by_their_metric(tmp_path: Path) -> None:
+    for model, mean in (("openai/ant", 1.0), ("openai/bee", 0.0)):
+        stat = {"name": {"name": "exact_match", "split": "test"}, "count": 1, "sum": mean, "mean": mean}
+        robust = {"name": {"name": "exact_match", "perturbation": {"name": "typos"}}, "count": 1, "mean": 0.5}
+        instance = {"id": "id1", "input": {"text": "2 + 2?"}, "references": [], "split": "test"}
+        files = {
+            "run_spec.json": {"name": f"gsm:model={model}", "adapter_spec": {"model": model}},
+            "scenario_state.json": {"request_states": [{"instance": instance, "request": {"prompt": "..."}}]},
+            "per_instance_stats.json": [{"instance_id": "id1", "train_trial_index": 0, "stats": [robust, stat]}],
+        }
+        written(tmp_path / "runs" / f"gsm:model={model.replace('/', '_')}", files)
+    done, rows = imported(tmp_path / "runs")
+    assert [(row["model"], row["score"], row["prompt"], row["category"]) for row in rows] == [
+        ("openai/ant", 1.0, "2 + 2?", "gsm"),
+        ("openai/bee", 0.0, "2 + 2?", "gsm"),
+    ]
+    assert done.about.startswith("HELM runs")
+    (tmp_path / "runs" / "gsm:model=openai_bee" / "scenario_state.json").unlink()
+    with pytest.raises(VoteError, match=r"openai_bee/scenario_state.json: is missing"):
+        imported(tmp_path / "runs")
+
+
+def test_bfcl_takes_what_passed_from_the_results(tmp_path: Path) -> None:
+    score = ({"accuracy": 0.5, "correct_count": 1, "total_count": 2}, {"id": "simple_1", "valid": False})
+    result = ({"id": "simple_0", "result": "f()"}, {"id": "simple_1", "result": "g()"})
+    name = "ant/BFCL_v3_simple"
+    written(tmp_path / "bfcl", {f"score/{name}_score.json": score})
+    with pytest.raises(VoteError, match="lists the tests that failed"):
+        imported(tmp_path / "bfcl")
+    written(tmp_path / "bfcl", {f"result/{name}_result.json": result})
+    _, rows = imported(tmp_path / "bfcl")
+    assert [(row["question_id"], row["model"], row["score"]) for row in rows] == [
+        ("simple_0", "ant", 1.0),
+        ("simple_1", "ant", 0.0),
+    ]
+
+
+def test_folders_of_agents_results_are_read(tmp_path: Path) -> None:
+    reports = {
+        f"run/org__{model}/django__1/report.json": {"django__1": {"resolved": model == "ant"}}
+        for model in ("ant", "bee")
+    }
+    _, rows = imported(written(tmp_path / "swe", reports))
+    assert {row["model"]: row["score"] for row in rows} == {"org/ant": 1.0, "org/bee": 0.0}
+    trials = {
+        f"job/{model}__1/result.json": {
+            "task_name": "hello",
+            "agent_info": {"name": "terminus", "model_info": {"name": model}},
+            "verifier_result": {"rewards": {"reward": reward}},
+        }
+        for model, reward in (("ant", 1.0), ("bee", 0.0))
+    }
+    _, rows = imported(written(tmp_path / "harbor", trials))
+    assert {row["model"]: row["score"] for row in rows} == {"ant": 1.0, "bee": 0.0}
+
+
+@pytest.mark.parametrize(("folder", "questions"), [("inspect", 12), ("lm_eval", 24), ("promptfoo.json", 6)])
+def test_logs_of_the_tools_themselves_give_each_answer_its_grade(folder: str, questions: int, tmp_path: Path) -> None:
+    done = import_votes([LOGS / folder], tmp_path / "scores.parquet")
+    rows = pq.read_table(tmp_path / "scores.parquet").to_pylist()
+    assert (done.rows, done.models, done.gives) == (4 * questions, 4, "scores")
+    sums = [row for row in rows if "+" in row["prompt"]]
+    right = {
+        model: sum(row["score"] for row in sums if row["model"].endswith(model))
+        for model in ("alpha", "beta", "gamma", "delta")
+    }
+    most = 6 if folder == "promptfoo.json" else 12
+    assert right == {"alpha": min(11, most), "beta": min(8, most), "gamma": 5, "delta": 3}
+    assert all(row["prompt"].startswith("What is") for row in rows)
+    votes = import_votes([LOGS / folder], tmp_path / "votes.parquet", ImportOptions(as_votes=True))
+    assert (votes.rows, votes.gives) == (6 * questions, "votes")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="logs of several versions of Inspect are not here")
+def test_logs_of_several_versions_of_inspect_are_read(tmp_path: Path) -> None:
+    done = import_votes([SHARED], tmp_path / "scores.parquet")
+    assert (done.rows, done.models) == (18, 3)
+    assert "left out: 10 records (no score)" in done.notes
+
+
+def test_a_kind_of_a_user_is_read_by_its_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2l.votes.kinds.registry.KINDS", KINDS)
+    kept = dict(KINDS)
+    duel = Kind(
+        name="duel",
+        about="our duels",
+        gives="votes",
+        recognise=lambda sample: sample.has("left", "right", "better"),
+        convert=lambda row: [{"model_a": row["left"], "model_b": row["right"], "winner": f"model_{row['better']}"}],
+        sample="left,right,better\nant,bee,b",
+    )
+    try:
+        register(duel, first=True)
+        (tmp_path / "duels.csv").write_text(duel.sample + "\n", encoding="utf-8")
+        done, votes = imported(tmp_path / "duels.csv")
+        assert (done.about, votes[0]["winner"]) == ("our duels", "model_b")
+    finally:
+        KINDS.clear()
+        KINDS.update(kept)
+
+
+def test_columns_and_kind_override_what_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "v.csv").write_text("q,left,right,vote\nHi,ant,bee,model_b\n", encoding="utf-8")
+    output = str(tmp_path / "v.jsonl")
+    columns = "prompt=q,model_a=left,model_b=right,winner=vote"
+    assert main(["import", str(tmp_path / "v.csv"), "--output", output, "--columns", columns, "--quiet"]) == 0
+    assert "read as columns q -> prompt" in capsys.readouterr().out
+    assert json.loads((tmp_path / "v.jsonl").read_text()) == {
+        "prompt": ["Hi"],
+        "model_a": "ant",
+        "model_b": "bee",
+        "winner": "model_b",
+    }
+    with pytest.raises(InputError, match="no column 'lft' that --columns could name"):
+        main(["import", str(tmp_path / "v.csv"), "--output", output, "--columns", "model_a=lft"])
+    with pytest.raises(InputError, match=r"'model_a' is no NAME=COLUMN"):
+        main(["import", str(tmp_path / "v.csv"), "--output", output, "--columns", "model_a"])
+    with pytest.raises(InputError, match="kind 'mt-bnch' is unknown"):
+        main(["import", str(tmp_path / "v.csv"), "--output", output, "--kind", "mt-bnch"])
+    assert main(["import", "--list-kinds"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"{name}: " in listed for name in KINDS)

@@ -1,0 +1,131 @@
+"""Names and texts as people see them: what is one name, what is text, and what each door says of what is not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from p2l.commands.votes import main
+from p2l.common.errors import InputError, VoteError
+from p2l.votes import open_votes, read_columns
+from p2l.votes.checking import check_votes
+from p2l.votes.importing import ImportOptions, import_votes
+from tests.p2l.votes_helpers import vote
+
+SPELLINGS = ["ant", "ant ", "\u200bant", "a\u00adnt", "\u00a0ant\t", "an\u2060t"]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist()
+
+
+def lines_file(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_spellings_of_one_name_are_one_model_and_told(tmp_path: Path) -> None:
+    rows = [vote(0, model_a=name, model_b="bee") for name in SPELLINGS]
+    path = lines_file(tmp_path / "v.jsonl", rows)
+    columns = read_columns(path, ["model_a"])
+    assert set(columns["model_a"].to_pylist()) == {"ant"}
+    report = check_votes(path)
+    assert report.models == {"ant": 6, "bee": 6}
+    assert any("without invisible letters and blank ends: 'ant ' as 'ant'" in note for note in report.notes)
+    with open_votes(path) as store:
+        assert store.model_list == ["ant", "bee"]
+    composed = [vote(0, model_a="caf\u00e9", model_b="bee"), vote(1, model_a="cafe\u0301", model_b="bee")]
+    assert check_votes(lines_file(path, composed)).models == {"caf\u00e9": 2, "bee": 2}
+    twin = lines_file(path, [vote(0, model_a="ant", model_b="ant ")])
+    assert any("model_a and model_b are both 'ant'" in problem for problem in check_votes(twin).problems)
+    nobody = lines_file(path, [vote(0, model_a="\u200b \u00a0", model_b="ant")])
+    assert any("model_a has no name" in problem for problem in check_votes(nobody).problems)
+
+
+def test_names_that_look_alike_are_merged_by_the_line_that_check_prints(tmp_path: Path) -> None:
+    rows = [
+        vote(0, model_a=name, model_b="bee") for name in ("gpt-4o", "gpt-4o", "GPT-4o", "gpt_4o, mini", "gpt 4o mini")
+    ]
+    path = lines_file(tmp_path / "v.jsonl", rows)
+    notes = [note for note in check_votes(path).notes if "differ in case" in note]
+    assert len(notes) == 2
+    assert notes[0].endswith("with the line of FILE: GPT-4o,gpt-4o")
+    rename = tmp_path / "names.csv"
+    rename.write_text("\n".join(note.rpartition("FILE: ")[2] for note in notes) + "\n", encoding="utf-8")
+    done = import_votes([path], tmp_path / "merged.parquet", ImportOptions(rename=rename))
+    assert done.models == 3
+    assert {row["model_a"] for row in rows_of(tmp_path / "merged.parquet")} == {"gpt-4o", "gpt 4o mini"}
+    rename.write_text("only one name\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"names.csv: line 1: must be two names"):
+        import_votes([path], tmp_path / "merged.parquet", ImportOptions(rename=rename))
+
+
+FAULTY = {
+    '"[""Hi \\ud83d"", ""x""]"': "prompt holds half of a surrogate pair",
+    '"[""Hi"", null]"': "turn 2 of prompt is null",
+    '"a\0b"': "prompt holds a NUL character",
+    '"[{""role"": ""user"", ""content"": 3}]"': "a message holds neither text nor parts with text",
+}
+
+
+@pytest.mark.parametrize("cell", FAULTY)
+def test_a_prompt_that_is_no_text_is_named_or_dropped_by_every_command(
+    cell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text(f"prompt,model_a,model_b,winner\nfine,ant,bee,tie\n{cell},ant,bee,tie\nalso,ant,bee,tie\n")
+    said = FAULTY[cell]
+    assert main(["check", str(path), "--quiet"]) == 2
+    assert f"row 3: {said}" in capsys.readouterr().out
+    sides = ["--train-output", str(tmp_path / "t.csv"), "--val-output", str(tmp_path / "w.csv")]
+    for argv in (
+        ["import", "--output", str(tmp_path / "o.csv"), str(path)],
+        ["split", "--by", "prompt", "--val", "1", *sides, str(path)],
+    ):
+        with pytest.raises(VoteError, match=rf"row 3: {said}.*; add --drop-bad"):
+            main([*argv, "--quiet"])
+    assert main(["import", str(path), "--output", str(tmp_path / "o.csv"), "--drop-bad", "--quiet"]) == 0
+    assert "2 votes, 2 models (1 row that is not a vote left out)" in capsys.readouterr().out
+
+
+def test_surrogates_in_any_json_of_a_cell_are_one_row_refused(tmp_path: Path) -> None:
+    talk = '"[{""role"": ""user"", ""content"": ""%s""}, {""role"": ""assistant"", ""content"": ""yes""}]"'
+    text = "conversation_a,conversation_b,model_a,model_b,winner\n"
+    for said in ("hi", "half \\ud83d"):
+        text += f"{talk % said},{talk % said},ant,bee,tie\n"
+    (tmp_path / "v.csv").write_text(text)
+    with pytest.raises(VoteError, match="row 3: conversation_a holds half of a surrogate pair"):
+        import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet")
+    assert import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet", drop_bad=True).dropped == 1
+
+
+def test_turns_that_are_no_text_leave_a_marker_and_are_counted(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": "data:..."}}]
+    rows = [vote(0, prompt=[{"role": "user", "content": parts}, {"role": "assistant", "content": "A cat"}]), vote(1)]
+    rows[1]["prompt"] = [{"role": "user", "content": "Hi"}]
+    done = import_votes([lines_file(tmp_path / "v.jsonl", rows)], tmp_path / "o.parquet")
+    assert [row["prompt"] for row in rows_of(tmp_path / "o.parquet")] == [["Look\n[image]"], ["Hi"]]
+    assert done.notes == ("1 prompt with parts that are no text: markers such as [image] stand for them",)
+
+
+def test_words_that_only_look_like_json_stay_the_words_of_a_prompt(tmp_path: Path) -> None:
+    cells = ["[1, 2, 3]", "[see below]", '{"name": "x"}', '[{"id": 1}]', "[]"]
+    quoted = ['"' + cell.replace('"', '""') + '"' for cell in cells]
+    (tmp_path / "v.csv").write_text(
+        "prompt,model_a,model_b,winner\n" + "".join(f"{cell},ant,bee,tie\n" for cell in quoted)
+    )
+    import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet")
+    assert [row["prompt"] for row in rows_of(tmp_path / "o.parquet")] == [[cell] for cell in cells]
+
+
+def test_prompts_of_ten_megabytes_are_read_or_refused_by_one_line(tmp_path: Path) -> None:
+    long = "word " * 2_000_000
+    (tmp_path / "v.jsonl.gz").write_bytes(gzip.compress(json.dumps(vote(0, prompt=[long])).encode() + b"\n", 1))
+    assert import_votes([tmp_path / "v.jsonl.gz"], tmp_path / "o.parquet").rows == 1
+    (tmp_path / "v.csv").write_text(f"prompt,model_a,model_b,winner\n{long},ant,bee,tie\n")
+    assert import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet").rows == 1
