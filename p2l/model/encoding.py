@@ -6,9 +6,10 @@ calls `p2l.model.tokenizer.load_tokenizer`, which stands above all of them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -23,6 +24,23 @@ DEFAULT_MAX_LENGTH = 8192
 
 Prompt: TypeAlias = "str | Sequence[str]"
 """One prompt: its text, or the user's turns in order."""
+
+
+class TokenizerFailedError(CheckpointError):
+    """The tokenizers library gave up on a prompt, for which the model's files are to blame and not who asks."""
+
+
+@contextlib.contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise TokenizerFailedError for a panic of the tokenizers library, which no `except Exception` catches."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        # The first line says what failed, and nothing of the prompt.
+        reason = (str(error).splitlines() or [""])[0][:100]
+        raise TokenizerFailedError(f"the model's tokenizer failed on the prompt: {reason}") from None
 
 
 class Encoding(NamedTuple):

@@ -36,7 +36,7 @@ from p2l.common.prompts import BETWEEN_TURNS, FORM_FEATURES, cut_marks, form_of,
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import load_weights, read_object
-from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register
+from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, panics_as_errors, register
 from p2l.model.heads import Float32Linear
 from p2l.model.sentence import StateCache, key_of, pooling_of
 from p2l.model.tfidf import TfidfTokenizer
@@ -293,9 +293,9 @@ class ReaderTokenizer(PromptTokenizer):
         texts = [BETWEEN_TURNS.join(_newest(prompt)) for prompt in turns]
         most = self.max_length - len(self._first) - len(self._last)
         encodings = []
-        for coded, row in zip(
-            self._tokenizer.encode_batch_fast(texts, add_special_tokens=False), features, strict=True
-        ):
+        with panics_as_errors():
+            batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        for coded, row in zip(batch, features, strict=True):
             body = np.array(coded.ids, dtype=np.int64)
             ids = np.concatenate([self._first, body[max(0, len(body) - most) :], self._last])
             encodings.append(Encoding(ids, None, len(body) > most, row))
@@ -359,7 +359,8 @@ def load(folder: Path, *, max_length: int | None, **_: str | None) -> ReaderToke
 
         tokens_file = folder / "tokenizer.json"
         try:
-            tokenizer = Tokenizer.from_file(str(tokens_file))
+            with panics_as_errors():
+                tokenizer = Tokenizer.from_file(str(tokens_file))
         except Exception as error:  # the library raises Exception itself
             raise CheckpointError(f"{tokens_file}: missing or damaged ({error}); copy the folder again") from error
     return ReaderTokenizer(words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length)

@@ -25,7 +25,15 @@ from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.common.prompts import cut_marks, newest_turns, repair
 from p2l.model.checkpoint import local_folder, read_object
-from p2l.model.encoding import DEFAULT_MAX_LENGTH, TOKENIZERS, Encoding, PromptTokenizer, check_turns, register
+from p2l.model.encoding import (
+    DEFAULT_MAX_LENGTH,
+    TOKENIZERS,
+    Encoding,
+    PromptTokenizer,
+    check_turns,
+    panics_as_errors,
+    register,
+)
 
 _VOCABULARY_FILES = (
     "tokenizer.json",
@@ -40,6 +48,7 @@ _TEMPLATE_MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 # Templates get the date from a variable or from a function, which ignores the format.
 _DATE = "26 Jul 2024"
 _DATE_FUNCTION = f"{{%- macro strftime_now(format) -%}}{_DATE}{{%- endmacro -%}}"
+_MOST_PROBED_TURNS = 50
 _CHARS_PER_BATCH = 1_000_000  # tokenising takes some 400 bytes a token
 # Of a longer prompt only the newest characters are read, and four times as many where they are too few tokens.
 _CHARS_PER_TOKEN = 6
@@ -68,7 +77,11 @@ class ChatTokenizer(PromptTokenizer):
             self._fast.no_padding()
             self._fast.encode_special_tokens = bool(tokenizer.split_special_tokens)
         first, second = self._render([["0"], ["1"]])
-        if first == second:
+        # The user's turns follow each other, without answers between them: a template that wants both in turn, or
+        # reads the last turn alone, is found here and not at the first prompt that has two.
+        one, other, another = self._render([["0", "2"], ["1", "2"], ["0", "3"]])
+        self._render([["0"] * _MOST_PROBED_TURNS])
+        if first == second or len({one, other, another}) < 3:
             raise ConfigError("chat_template leaves out the user's text; use message['content'] in it")
         # Structure are special tokens, and the template's own tokens.
         added = tokenizer.added_tokens_decoder.values()
@@ -151,14 +164,19 @@ class ChatTokenizer(PromptTokenizer):
             )
         except Exception as error:  # a template is the user's file, and may raise anything
             reason = " ".join(str(error).split())
-            raise ConfigError(f"chat_template cannot format user turns: {reason}; choose another template") from error
+            turns = max(map(len, prompts))
+            which = "user turns" if turns == 1 else f"{turns} user turns in a row"
+            raise ConfigError(
+                f"chat_template cannot format {which}: {reason:.300}; choose another template, such as plain"
+            ) from error
         return [text + self.tokenizer.cls_token for text in texts]
 
     def _bodies(self, prompts: list[list[str]]) -> Iterator[npt.NDArray[np.int64]]:
         """Yield token ids without the CLS at the end."""
         for texts in _by_size(self._render(prompts) if prompts else []):
             if self._fast is not None:
-                rows = (encoded.ids for encoded in self._fast.encode_batch_fast(texts, add_special_tokens=False))
+                with panics_as_errors():
+                    rows = (encoded.ids for encoded in self._fast.encode_batch_fast(texts, add_special_tokens=False))
             else:
                 options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
                 rows = iter(self.tokenizer(texts, add_special_tokens=False, **options)["input_ids"])
@@ -287,7 +305,8 @@ def _load_tokenizer(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in _VOCABULARY_FILES):
         raise CheckpointError(f"{folder}: no tokenizer in it (tokenizer.json); copy the model's tokenizer files there")
     try:
-        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        with panics_as_errors():
+            return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for a broken tokenizer
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(f"{folder}: no tokenizer can be loaded from it: {reason}") from error

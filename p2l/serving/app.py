@@ -29,6 +29,7 @@ from p2l.common.web import BodyLimit, ClientGoneError, within
 from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
+from p2l.model.encoding import TokenizerFailedError
 from p2l.serving.batcher import Batcher, BusyError, ModelFailedError, TooLargeError
 from p2l.serving.bodies import (
     BatchRequest,
@@ -339,6 +340,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         (TooLargeError, 413, None),
         (InputError, 422, None),
         (ModelFailedError, 500, None),
+        (TokenizerFailedError, 500, None),
         (TimeoutError, 504, "the deadline passed before the answer was there"),
         (ClientGoneError, 499, "the client left"),  # nobody reads it; the number is for the counters
         (Exception, 500, "an error of the service; its log says more"),

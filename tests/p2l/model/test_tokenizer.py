@@ -345,6 +345,28 @@ def test_a_template_that_fails_is_named(backbone, template):
         load_tokenizer(backbone, chat_template=template).encode([["a"]])
 
 
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (
+            "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+            "{{ raise_exception('roles must alternate') }}{% endif %}{{ m['content'] }}{% endfor %}",
+            "cannot format 2 user turns in a row: roles must alternate; choose another template, such as plain",
+        ),
+        ("{{ messages[-1]['content'] }}", "leaves out the user's text"),
+        ("{{ messages[0]['content'] }}", "leaves out the user's text"),
+        (
+            "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+            "{% if messages|length > 9 %}{{ nothing.at.all }}{% endif %}",
+            "cannot format 50 user turns in a row",
+        ),
+    ],
+)
+def test_a_template_that_cannot_take_several_turns_is_found_when_it_is_loaded(backbone, template, problem):
+    with pytest.raises(ConfigError, match=problem):
+        load_tokenizer(backbone, chat_template=template)
+
+
 def test_a_folder_without_tokenizer_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(CheckpointError, match="no tokenizer"):
