@@ -312,6 +312,8 @@ class TimeoutsConfig(_Section):
     stall: _Above = 30.0
     total: _Above = 600.0
     """Of the whole request, all attempts included."""
+    ping: _Above = 10.0
+    """Of silence, after which the client of a stream gets a sign of life."""
 
     def of_attempt(self, left: float, max_bytes: int, *, stream: bool) -> Timeouts:
         """Return the limits of one attempt when `left` seconds of the request are left."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.datastructures import Headers
@@ -84,13 +86,14 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
         if request.compare:
             whole = await answer_of_two(service, answer)
         elif request.stream:
-            deployment, opened = await service.dispatcher.run(answer, open_stream)
-            answer.first_token = time.perf_counter() - answer.started
-            answer.shown.append(answer.charges[-1])
-            # Not before the first token: until then another model may answer, and the head names the model.
-            answer.status = 200
-            await reply.start(headers_of(answer))
-            await service.dispatcher.relay(answer, deployment, opened, reply.write)
+            async with _lively(reply, answer, service.config.timeouts.ping):
+                deployment, opened = await service.dispatcher.run(answer, open_stream)
+                answer.first_token = time.perf_counter() - answer.started
+                answer.shown.append(answer.charges[-1])
+                # Not before the first token, if that comes soon: until then another model may answer, and the head
+                # names the model.
+                await reply.start(answer)
+                await service.dispatcher.relay(answer, deployment, opened, reply.write)
             remember(service, answer)
         else:
             deployment, completion = await service.dispatcher.run(answer, ask_whole)
@@ -121,6 +124,31 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
     return await parse_long(raw, parse, MOST_VALUES)
 
 
+@contextlib.asynccontextmanager
+async def _lively(reply: _Reply, answer: Answer, seconds: float) -> AsyncIterator[None]:
+    """Send a sign of life whenever the client has heard nothing for so long, until the block ends.
+
+    The provider may think for minutes, and clients and proxies close what is silent. One that is silent itself is given
+    up by the limits of its own.
+    """
+
+    async def beat() -> None:
+        while True:
+            silence = time.monotonic() - reply.last
+            if silence >= seconds:
+                await reply.live(answer)
+            await asyncio.sleep(max(0.0, seconds - silence) or seconds)
+
+    reply.last = time.monotonic()
+    task = asyncio.ensure_future(beat())
+    try:
+        yield
+    finally:
+        # What is being sent is sent whole.
+        async with reply.turn:
+            task.cancel()
+
+
 @dataclass
 class _Reply:
     """The response under way, in the client's dialect."""
@@ -129,6 +157,10 @@ class _Reply:
     dialect: Dialect
     has_begun: bool = False
     """Whether its head was sent."""
+    last: float = field(default_factory=time.monotonic)
+    """When the client of a stream last heard of it."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a part of a stream is sent, since signs of life come from a task of their own."""
 
     async def answer(self, completion: JSON, headers: dict[str, str]) -> None:
         translated = self.dialect.answer(completion)
@@ -151,9 +183,17 @@ class _Reply:
         await self.send(head)
         await self.send({"type": "http.response.body", "body": bytes(response.body)})
 
-    async def start(self, headers: dict[str, str]) -> None:
+    async def start(self, answer: Answer) -> None:
+        """Send the head of a stream, unless a sign of life was sent before."""
+        async with self.turn:
+            await self._start(answer)
+
+    async def _start(self, answer: Answer) -> None:
+        if self.has_begun:
+            return
         # By hand: a StreamingResponse of Starlette could not end a broken stream with an error event.
         self.has_begun = True
+        answer.status, headers = 200, headers_of(answer)
         raw = _STREAM_HEADERS + [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": 200, "headers": raw})
 
@@ -164,7 +204,18 @@ class _Reply:
             is_long = holds_more(chunk, _LONG_CHUNK_VALUES, LONG)
             events += await patiently(partial(take, chunk, dumps)) if is_long else take(chunk)
         if events:
-            await self.send({"type": "http.response.body", "body": events, "more_body": True})
+            async with self.turn:
+                await self._part(events)
+
+    async def live(self, answer: Answer) -> None:
+        """Tell the client of a stream that it goes on."""
+        async with self.turn:
+            await self._start(answer)
+            await self._part(self.dialect.sign_of_life)
+
+    async def _part(self, events: bytes) -> None:
+        self.last = time.monotonic()
+        await self.send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def end(self) -> None:
         await self.dialect.keep()

@@ -120,6 +120,9 @@ _compact: _Dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).
 class Dialect:
     """OpenAI's chat completions, unchanged; other dialects translate. An instance serves one request."""
 
+    sign_of_life = b": keep-alive\n\n"
+    """What a stream sends while it has nothing to say."""
+
     def request(self, body: JSON) -> JSON:
         """Return the body of a chat completion for that of a request; raise `ApiError` for a malformed one."""
         return body

@@ -265,6 +265,8 @@ _ERRORS = {
 class Messages(TranslatedDialect):
     """Anthropic's Messages API."""
 
+    sign_of_life = b'event: ping\ndata: {"type": "ping"}\n\n'
+
     def __init__(self) -> None:
         stream = MessageStream()
         self.events = stream.take

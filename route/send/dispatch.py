@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from p2l.common.errors import InputError
-from p2l.common.web import Deadline
+from p2l.common.web import Deadline, time_limit
 from route.config import RouterConfig
 from route.keep.ledger import KeyRecord, Ledger, Refusal
 from route.keep.reservations import NOTHING
@@ -488,7 +488,16 @@ class Opened:
 
 
 async def open_stream(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts, _: Charge) -> Opened:
-    """Ask for a stream and wait for its first token; see `Call`."""
+    """Ask for a stream and wait for its first token; see `Call`.
+
+    Signs of life that come before it, such as a role or a ping, do not put off its deadline.
+    """
+    late = ProviderError(Fault.TIMEOUT, f"no token in {timeouts.first_token:.3g} s")
+    with time_limit(min(timeouts.first_token, timeouts.total), late):
+        return await _opened(deployment, request, timeouts)
+
+
+async def _opened(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts) -> Opened:
     provider = deployment.provider
     if isinstance(request, NativeRequest):
         pieces = cast("NativeProvider", provider).stream_natively(request, timeouts)
