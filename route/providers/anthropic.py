@@ -20,6 +20,7 @@ from p2l.common.long_texts import apart
 from route.providers import completions, translation
 from route.providers.base import JSON, Account, NativeRequest, Timeouts, note_dropped
 from route.providers.native import NativeCall
+from route.providers.schemas import for_anthropic
 from route.providers.translation import translated
 from route.providers.usage import of_messages
 
@@ -36,16 +37,19 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     body["max_tokens"] = max_tokens if limit is None else limit
     answer_format = request.get("response_format") or {}
     # The API has no form of answer that is any JSON object.
-    system = translation.system_text(request, _ONLY_JSON if answer_format.get("type") == "json_object" else "")
+    system = _system(request, _ONLY_JSON if answer_format.get("type") == "json_object" else "")
     if system:
         body["system"] = system
     turns = translation.turns_of(request.get("messages") or [], "assistant", "content", _blocks)
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         # A prefill that ends in white space is refused.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
+    if not turns and request.get("messages"):
+        raise ValueError("no text in any message")
     body["messages"] = turns
     if not _can_think(body):
         del body["thinking"]
+        note_dropped("thinking")
     if request.get("temperature") is not None:
         body["temperature"] = min(request["temperature"], 1.0)  # the highest there is
     stops = [stop for stop in completions.as_list(request.get("stop")) if str(stop).strip()]
@@ -54,6 +58,7 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     body |= _tools(request)
     if answer_format.get("type") == "json_schema":
         schema = (answer_format.get("json_schema") or {}).get("schema") or {"type": "object"}
+        schema = _closed(schema, "response_format")
         body["output_config"] = {
             **body.get("output_config", {}),
             "format": {"type": "json_schema", "schema": schema},
@@ -61,7 +66,56 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     user = request.get("safety_identifier") or request.get("user")
     if user:
         body["metadata"] = {"user_id": user}
-    return body
+    translation.note_hints(request, _HINTS)
+    return with_thinking_in_order(body)
+
+
+def _closed(schema: JSON, where: str) -> JSON:
+    """Return a schema as Anthropic takes it; raise ProviderError for one that it cannot take, another model may."""
+    try:
+        return for_anthropic(schema, lambda keyword: note_dropped(f"{where}.{keyword}"))
+    except (*completions.SHAPE_ERRORS, RecursionError):
+        raise translation.unsupported(_WHO, f"this schema of {where}") from None
+
+
+_LEAST_BUDGET_TOKENS = 1024  # of thinking
+_LEAST_TOP_P = 0.95  # beside thinking
+
+
+def with_thinking_in_order(body: JSON) -> JSON:
+    """Return a request whose fields go with thinking: no sampling, no forced tool, an answer longer than the thoughts.
+
+    Anthropic refuses any other, and what collides may come from the client, the configuration or both.
+    """
+    thinking = body.get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") not in ("enabled", "adaptive"):
+        return body
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+        note_dropped("thinking")
+        return completions.without(body, ("thinking",))
+    collides = {"top_k": True, "temperature": body.get("temperature") != 1}
+    collides["top_p"] = not (_LEAST_TOP_P <= (body.get("top_p") or 0) <= 1)
+    dropped = [name for name, does in collides.items() if does and body.get(name) is not None]
+    note_dropped(*dropped)
+    body = completions.without(body, dropped)
+    budget, limit = thinking.get("budget_tokens"), body.get("max_tokens")
+    if not isinstance(budget, int) or not isinstance(limit, int) or budget < limit:
+        return body
+    if limit <= _LEAST_BUDGET_TOKENS:
+        note_dropped("thinking")
+        return completions.without(body, ("thinking",))
+    note_dropped("thinking.budget_tokens")
+    return {**body, "thinking": {**thinking, "budget_tokens": limit - 1}}
+
+
+def _system(request: JSON, further: str) -> str | list[JSON]:
+    """Return the system prompt: blocks where one of its parts has a caching mark, else text."""
+    messages = [each for each in request.get("messages") or [] if each.get("role") in completions.SYSTEM_ROLES]
+    parts = [part for message in messages for part in completions.parts_of(message.get("content"))]
+    if not any(part.get("cache_control") for part in parts):
+        return translation.system_text(request, further)
+    return [_block(part) for part in parts] + ([{"type": "text", "text": further}] if further else [])
 
 
 def _can_think(body: JSON) -> bool:
@@ -80,7 +134,10 @@ def _blocks(message: JSON) -> Iterator[JSON]:
     role, content = message.get("role"), message.get("content")
     if role == "tool":
         blocks = [_block(part) for part in completions.parts_of(content)]
-        yield {"type": "tool_result", "tool_use_id": _identifier(message.get("tool_call_id")), "content": blocks}
+        result = {"type": "tool_result", "tool_use_id": _identifier(message.get("tool_call_id")), "content": blocks}
+        # A mark stands on the message, or on the last part, where a result has it, too.
+        mark = message.get("cache_control")
+        yield {**result, "cache_control": mark} if mark else result
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")
@@ -106,12 +163,16 @@ def _block(part: JSON) -> JSON:
         case "refusal":
             return {"type": "text", "text": part["refusal"]}
         case "image_url":
-            return {"type": "image", "source": _source(completions.image_url(part))}
+            return {"type": "image", "source": _source(completions.image_url(part)), **_mark(part)}
         case "file" if isinstance(part.get("file"), dict) and part["file"].get("file_data"):
-            return {"type": "document", "source": _source(part["file"]["file_data"])}
+            return {"type": "document", "source": _source(part["file"]["file_data"]), **_mark(part)}
         case "input_audio" | "file" as kind:
             raise translation.unsupported(_WHO, f"content of the type {kind}")
     return part  # a type of Anthropic's own, passed through with its cache marks
+
+
+def _mark(part: JSON) -> JSON:
+    return {"cache_control": part["cache_control"]} if part.get("cache_control") else {}
 
 
 def _source(url: str) -> JSON:
@@ -125,7 +186,10 @@ def _source(url: str) -> JSON:
 def _tools(request: JSON) -> JSON:
     tools = request.get("tools")
     if not tools:
-        return {}
+        # Calls in the conversation need tools, as where a summary of it is asked for.
+        called = translation.called_tools(request)
+        tools = [{"name": name, "input_schema": {"type": "object"}} for name in called]
+        return {"tools": tools, "tool_choice": {"type": "none"}} if tools else {}
     choice = _tool_choice(request.get("tool_choice"))
     if request.get("parallel_tool_calls") is False:
         choice = choice or {"type": "auto"}
@@ -139,7 +203,11 @@ def _tools(request: JSON) -> JSON:
         function = tool.get("function") or {}
         schema = function.get("parameters") or {"type": "object", "properties": {}}
         description = {key: function[key] for key in ("description", "strict") if function.get(key) is not None}
-        translated_tools.append({"name": function.get("name"), "input_schema": schema, **description})
+        if description.get("strict"):
+            schema = _closed(schema, "tools")
+        marks = [held["cache_control"] for held in (tool, function) if held.get("cache_control")]
+        mark = {"cache_control": marks[0]} if marks else {}
+        translated_tools.append({"name": function.get("name"), "input_schema": schema, **description, **mark})
     return {"tools": translated_tools} | ({"tool_choice": choice} if choice else {})
 
 
@@ -264,6 +332,8 @@ def native_body(request: NativeRequest, *, max_tokens: int) -> JSON:
     if next(limits, None) is None and request.body.get("max_tokens") is not None:
         del settings["max_tokens"]
     body = {**settings, **{name: value for name, value in request.body.items() if value is not None}}
+    if "thinking" in settings or "temperature" in settings:
+        body = with_thinking_in_order(body)
     turns = body.get("messages")
     if isinstance(turns, list) and any(map(_needs_fitting, turns)):
         body["messages"] = [fitted for turn in turns for fitted in _fitted(turn)]
@@ -350,7 +420,7 @@ class Anthropic(translation.TranslatingClient):
         )
 
     def _native_body(self, request: NativeRequest) -> JSON:
-        return completions.without(native_body(request, max_tokens=self._max_tokens), self._omit)
+        return completions.omitted(native_body(request, max_tokens=self._max_tokens), self._omit)
 
     def _url(self, request: JSON, *, stream: bool) -> str:  # noqa: ARG002
         return self._messages

@@ -58,11 +58,6 @@ class Fault(enum.Enum):
         """Whether the same request may succeed at the same provider on a retry."""
         return self in (Fault.RATE_LIMIT, Fault.SERVER, Fault.CONNECTION, Fault.TIMEOUT, Fault.MALFORMED)
 
-    @property
-    def is_request_error(self) -> bool:
-        """Whether another model would refuse it too, so that the client gets the error."""
-        return self in (Fault.CONTENT_FILTER, Fault.REQUEST)
-
 
 class ProviderError(Exception):
     """No complete answer; the message is one sentence without keys and without the prompt."""

@@ -19,13 +19,14 @@ from urllib.parse import quote
 from p2l.common.files import parse_json
 from p2l.common.long_texts import apart, to_json
 from route.providers import completions, translation
-from route.providers.base import JSON, Account, ProviderError, Timeouts
+from route.providers.base import JSON, Account, ProviderError, Timeouts, note_dropped
 from route.providers.usage import of_converse
 
 _WHO = "bedrock"
 _SAMPLING = {"temperature": "temperature", "top_p": "topP"}
 _TRANSLATED = translation.TRANSLATED | {*_SAMPLING, "model"}
 _HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
+_NOTHING = "(no output)"  # Converse refuses a result without text
 _ONLY_JSON = "Answer with one JSON object and nothing else."
 _IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 
@@ -48,6 +49,7 @@ def converse_request(request: JSON, *, max_tokens: int | None = None) -> JSON:
     if settings:
         body["inferenceConfig"] = settings
     others = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in _HINTS}
+    translation.note_hints(request, _HINTS)
     if others:
         body["additionalModelRequestFields"] = others
     return body | _tools(request)
@@ -56,7 +58,7 @@ def converse_request(request: JSON, *, max_tokens: int | None = None) -> JSON:
 def _blocks(message: JSON) -> Iterator[JSON]:
     role = message.get("role")
     if role == "tool":
-        content = [_block(part) for part in completions.parts_of(message.get("content"))] or [{"text": ""}]
+        content = [_block(part) for part in completions.parts_of(message.get("content"))] or [{"text": _NOTHING}]
         yield {"toolResult": {"toolUseId": _identifier(message.get("tool_call_id")), "content": content}}
         return
     if role not in ("user", "assistant"):
@@ -106,9 +108,15 @@ def _document(file: JSON) -> JSON:
 def _tools(request: JSON) -> JSON:
     tools = request.get("tools")
     choice = request.get("tool_choice")
+    called = translation.called_tools(request)
     # Converse has no choice `none`; a model that is told of no tools calls none.
-    if not tools or choice == "none":
+    if (not tools or choice == "none") and not called:
         return {}
+    if not tools:
+        # Calls in the conversation need tools, as where a summary of it is asked for.
+        tools = [{"type": "function", "function": {"name": name}} for name in called]
+    elif choice == "none":
+        note_dropped("tool_choice")
     specs = []
     for tool in tools:
         if tool.get("type") != "function":

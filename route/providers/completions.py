@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from p2l.common.errors import ConfigError
-from route.providers.base import JSON, Provider, Timeouts
+from route.providers.base import JSON, Provider, Timeouts, note_dropped
 
 SYSTEM_ROLES = ("system", "developer")
 BYTES_PER_TOKEN = 4
@@ -22,6 +22,16 @@ SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)
 
 
+_MEDIA_TYPES = {
+    **dict.fromkeys(("image/jpg", "image/pjpeg", "image/x-jpeg"), "image/jpeg"),
+    "image/x-png": "image/png",
+    "application/x-pdf": "application/pdf",
+    **dict.fromkeys(("audio/x-wav", "audio/wave"), "audio/wav"),
+    "audio/mp3": "audio/mpeg",
+}
+"""Names that browsers and clients have for media types, and those that providers know."""
+
+
 def as_list(value: Any) -> list[Any]:
     """Return a list as it is, None as an empty list and anything else as a list of one."""
     if value is None:
@@ -30,9 +40,13 @@ def as_list(value: Any) -> list[Any]:
 
 
 def parts_of(content: Any) -> list[JSON]:
-    """Return content as parts: a string as one text part, an empty text as none."""
+    """Return content as parts: a string as one text part, a blank text, which providers refuse, as none."""
     parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in as_list(content)]
-    return [part for part in parts if not (part.get("type") == "text" and not part.get("text"))]
+    return [part for part in parts if not (part.get("type") == "text" and not _is_said(part.get("text")))]
+
+
+def _is_said(text: Any) -> bool:
+    return bool(text.strip()) if isinstance(text, str) else bool(text)
 
 
 def joined_text(content: Any) -> str:
@@ -43,7 +57,10 @@ def joined_text(content: Any) -> str:
 def data_url(url: str) -> tuple[str, str] | None:
     """Return media type and base64 of the file in a `data:` URL, or None for any other URL."""
     match = _DATA_URL.match(url)
-    return ((match[1] or "application/octet-stream").lower(), url[match.end() :]) if match else None
+    if not match:
+        return None
+    media_type = (match[1] or "application/octet-stream").lower()
+    return _MEDIA_TYPES.get(media_type, media_type), url[match.end() :]
 
 
 def image_url(part: JSON) -> str:
@@ -89,6 +106,13 @@ def _with_messages(request: JSON, change: Callable[[Any], Any]) -> JSON:
     if not isinstance(messages, list):
         return request
     return {**request, "messages": [change(message) for message in messages]}
+
+
+def omitted(request: JSON, omit: Collection[str]) -> JSON:
+    """Return the request without fields that a provider refuses, and note those for the client."""
+    if omit:
+        note_dropped(*(name for name in request if name in omit and name not in ("stream", "stream_options")))
+    return without(request, omit)
 
 
 def without(request: JSON, omit: Collection[str]) -> JSON:
@@ -197,7 +221,9 @@ def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
             return message
         # Answers have null in these fields, which requests must not.
         nulls = {key for key in _MAY_BE_NULL if key in message and message[key] is None}
-        dropped = ((_ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
+        foreign = (_ANSWERS_ALONE - frozenset(keep)) & message.keys()
+        note_dropped(*(f"messages.{name}" for name in _ANSWERS_ALONE if name in foreign and name != "model"))
+        dropped = foreign | nulls
         kept = {key: value for key, value in message.items() if key not in dropped} if dropped else message
         calls = kept.get("tool_calls")
         if _SIGNATURES in keep or not isinstance(calls, list):

@@ -43,11 +43,12 @@ _TEXT_PARTS = frozenset({"text", "output_text", "thinking", "reference", "reason
 def fault_in(choice: JSON) -> JSON | None:
     """Return the error that a choice stands for, as a body of one; None for an answer."""
     error = choice.get("error")
-    if error:
-        return {"error": error}
-    if str(choice.get("finish_reason")).lower() in _BROKEN:
-        return {"error": {"message": f"the answer ended with {choice['finish_reason']}", "code": 502}}
-    return None
+    return {"error": error} if error else None
+
+
+def is_broken(choice: JSON) -> bool:
+    """Return whether the provider could not finish a choice."""
+    return str(choice.get("finish_reason")).lower() in _BROKEN
 
 
 def completion(answer: JSON) -> JSON:

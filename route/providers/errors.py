@@ -41,7 +41,15 @@ _FILTER = re.compile(
     r"content[ _]?filter|content management policy|content[ _]policy|responsible ?ai|flagged (by|as|for)|was flagged"
     r"|prohibited_content|violat\w+ .{0,40}(usage|safety) polic"
 )
-_QUOTA = re.compile(r"insufficient[_ ](quota|balance|credit)|credit balance is too low")
+_QUOTA = re.compile(r"insufficient[_ ](quota|balance|credit|fund)|credit balance is too low")
+_SPENT = re.compile(
+    r"(usage|spend|spending|billing|budget|credit) (hard )?limit|regain access|payment (required|method)"
+    r"|(out of|no|not enough|exhausted) (\w+ )?(credits?|funds|budget|balance)\b"
+    r"|exceeded (your|its|the) (current )?(quota|budget)|budget (has been |is |was )?(exceeded|exhausted|reached)"
+    r"|(monthly|weekly|daily|plan) (\w+ )?(limit|quota) (has been )?(reached|exceeded)"
+    r"|(account|subscription|billing) .{0,40}(suspend|deactivat|disabled|not active|past due|in arrears|overdue)"
+)
+"""Of an account whose money is spent, where the status does not say so; with 429 it is a limit that passes."""
 _KEY = re.compile(r"api[_ ]key[_ ](not[_ ]valid|invalid)|invalid[_ ](x-)?api[_ -]key|incorrect api key")
 _UNSUPPORTED = re.compile(
     r"prefill|must end with a user message|model_?not_?found|model_decommissioned|deploymentnotfound"
@@ -152,7 +160,7 @@ def classify(status: int | None, details: _Complaint) -> Fault:
 
 
 def _by_words(text: str, status: int | None) -> Fault | None:
-    if _QUOTA.search(text) or _KEY.search(text):
+    if _QUOTA.search(text) or _KEY.search(text) or (status in (400, 403) and _SPENT.search(text)):
         return Fault.CREDENTIALS
     if status == 429 or "rate_limit" in text:
         return Fault.RATE_LIMIT

@@ -45,6 +45,7 @@ def generate_request(request: JSON) -> JSON:
     """Translate a chat completion request, without its model, which is part of the path."""
     translation.refuse_the_impossible(_WHO, request)
     body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in translation.HINTS}
+    translation.note_hints(request, translation.HINTS)
     signed = not re.search(r"gemini-[12]\b", str(request.get("model")))
     parts = partial(_parts, names={}, signed=signed)
     body["contents"] = translation.turns_of(request.get("messages") or [], "model", "parts", parts)

@@ -26,6 +26,7 @@ from route.providers.base import (
     NotSpokenError,
     ProviderError,
     Timeouts,
+    note_dropped,
 )
 from route.providers.http import WHOLE, Event, Transport
 from route.providers.native import NativeCall
@@ -122,7 +123,7 @@ class OpenAICompatible:
             raise (error if has_begun else self._not_spoken(error)) from error
 
     async def _native(self, request: NativeRequest, timeouts: Timeouts) -> NativeCall:
-        body = await apart(request.body, lambda: completions.without(responses.native_body(request), self._omit))
+        body = await apart(request.body, lambda: completions.omitted(responses.native_body(request), self._omit))
         return NativeCall(
             transport=self._transport,
             url=self._url(body, "responses"),
@@ -195,7 +196,7 @@ class OpenAICompatible:
 
     def _body(self, request: JSON) -> JSON:
         request = completions.with_tool_ids(completions.for_another_model(request, self._keep), self._tool_ids)
-        return completions.without(self._prepare(request), self._omit)
+        return completions.omitted(self._prepare(request), self._omit)
 
     async def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
         if event.data == b"[DONE]":
@@ -221,6 +222,9 @@ class OpenAICompatible:
             fault = cousins.fault_in(choice)
             if fault is not None:
                 raise self._transport.failure(fault)
+            if cousins.is_broken(choice):
+                host = self._transport.host
+                raise ProviderError(Fault.MALFORMED, f"{host}: the answer broke off", host=host)
 
     @staticmethod
     def _finished(chunk: JSON) -> set[int]:
@@ -280,6 +284,7 @@ _SAMPLING = (
 
 def for_reasoning(request: JSON) -> JSON:
     """Drop the sampling parameters, which reasoning models refuse, and rename `max_tokens`."""
+    note_dropped(*(name for name in _SAMPLING if request.get(name) is not None))
     body = {key: value for key, value in request.items() if key not in _SAMPLING}
     limit = body.pop("max_tokens", None)
     if limit is not None:

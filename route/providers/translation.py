@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing
 from typing import Any
 
 from p2l.common.files import parse_json
 from p2l.common.long_texts import apart
 from route.providers import completions
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
+from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, note_dropped
 from route.providers.http import WHOLE, Transport
 
 TRANSLATED = frozenset(
@@ -108,7 +108,7 @@ class TranslatingClient(ABC):
         await self._transport.close()
 
     def _body(self, request: JSON, *, stream: bool) -> JSON:  # noqa: ARG002
-        return translated(self.protocol, self._translate, completions.without(request, self._omit))
+        return translated(self.protocol, self._translate, completions.omitted(request, self._omit))
 
     @abstractmethod
     def _url(self, request: JSON, *, stream: bool) -> str:
@@ -125,6 +125,11 @@ class TranslatingClient(ABC):
     @abstractmethod
     def _completion(self, answer: JSON) -> JSON:
         """Translate a whole answer."""
+
+
+def note_hints(request: JSON, hints: Collection[str]) -> None:
+    """Note the hints of a request that a protocol has no counterpart for."""
+    note_dropped(*(name for name in request if name in hints and request[name] not in (None, False)))
 
 
 def unsupported(who: str, what: str) -> ProviderError:
@@ -169,6 +174,13 @@ def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[
         elif parts:
             turns.append({"role": role, key: parts})
     return turns
+
+
+def called_tools(request: JSON) -> list[str]:
+    """Return the names of the tools that earlier answers of a conversation called."""
+    calls = [call for message in request.get("messages") or [] for call in message.get("tool_calls") or []]
+    names = (str((call.get("function") or {}).get("name") or "") for call in calls)
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def arguments_of(function: JSON) -> JSON:

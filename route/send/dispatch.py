@@ -3,8 +3,9 @@
 The same model is asked once more at another deployment, at once, or where the fault was a short rate limit or a single
 5xx, after a pause of at most `retry_seconds`. Then another model within the budget goes first. Without one, the model
 that failed is retried if its fault may pass, after the pause that the provider names, else
-`uniform(0.5, 1) * 0.2 s * 2^n`. There is no retry of what is the request's own fault, none after `max_attempts`
-attempts, and none beyond the deadline.
+`uniform(0.5, 1) * 0.2 s * 2^n`. A request that one model finds invalid goes to one other: where that agrees, it is the
+client's fault, and where it answers, the refusal counts against the first. There is no retry of refused content, none
+after `max_attempts` attempts, and none beyond the deadline.
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ class Answer:
     """Deployments that turned out not to speak the client's protocol."""
     dropped: list[str] = field(default_factory=list)
     """Names of the fields that the model asked last did not get."""
+    doubts: list[tuple[Deployment, ProviderError]] = field(default_factory=list)
+    """Deployments that found the request invalid, which another model may not."""
     charges: list[Charge] = field(default_factory=list)
     """One for each attempt."""
 
@@ -210,9 +213,13 @@ class Dispatcher:
         deployment = self.first(answer)
         while True:  # ended by `_next`, which raises when attempts or time are used up
             try:
-                return deployment, await self._attempt(answer, deployment, call)
+                result = await self._attempt(answer, deployment, call)
             except ProviderError as error:
                 deployment = await self._next(answer, deployment, error)
+                continue
+            for doubted, refusal in answer.doubts:  # what they refused another model has answered
+                doubted.breaker.blamed(refusal)
+            return deployment, result
 
     async def relay(self, answer: Answer, deployment: Deployment, opened: Opened, write: Write) -> None:
         """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
@@ -339,14 +346,10 @@ class Dispatcher:
 
     async def _next(self, answer: Answer, deployment: Deployment, error: ProviderError) -> Deployment:
         """Return what to ask after a failure."""
-        # Every other model would refuse an invalid request too. But a model that is unknown to its provider, does not
-        # continue the beginning of an answer, or reads no images in whatever words, says nothing of other models.
-        request, is_own_fault = answer.request, error.fault.is_request_error
-        if error.fault is Fault.REQUEST:
-            is_continued = request.body["messages"][-1]["role"] == "assistant"
-            is_own_fault = error.status != _NOT_THERE and not is_continued and not request.features & MEDIA
-        if is_own_fault:
+        if error.fault is Fault.CONTENT_FILTER or (error.fault is Fault.REQUEST and self._is_clients(answer, error)):
             raise of_fault(error, deployment.name)
+        if error.fault is Fault.REQUEST and error.status != _NOT_THERE:
+            answer.doubts.append((deployment, error))
         same = await self._same_model(answer, deployment, error)
         if same is not None:
             return same
@@ -359,6 +362,20 @@ class Dispatcher:
             return self._chosen(answer, answer.excluded | self.fleet.blocked())
         except (InputError, NoModelError):
             return await self._again(answer, deployment, error)
+
+    @staticmethod
+    def _is_clients(answer: Answer, error: ProviderError) -> bool:
+        """Return whether a refusal is the client's fault: two models agree that the request is invalid.
+
+        One alone may refuse what the router, its configuration or another model's turn has put there.
+        """
+        # A model that is unknown to its provider, does not continue the beginning of an answer, or reads no images in
+        # whatever words, says nothing of other models.
+        request = answer.request
+        is_continued = request.body["messages"][-1]["role"] == "assistant"
+        if error.status == _NOT_THERE or is_continued or request.features & MEDIA:
+            return False
+        return bool(answer.doubts)
 
     async def _same_model(self, answer: Answer, deployment: Deployment, error: ProviderError) -> Deployment | None:
         """Return where the model is asked once more before another one is, after a short pause; None: nowhere."""

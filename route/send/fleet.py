@@ -104,9 +104,19 @@ class Breaker:
     def failed(self, error: ProviderError, probe: bool = False) -> None:
         """Count a fault; `probe` is what `begin` returned."""
         # A model that is not there will not be there for the next request either.
+        if error.fault is Fault.REQUEST and error.status != _NOT_THERE:
+            self.give_up(probe)  # whose fault it is another model has to say
+            return
         if error.fault in _BLAMELESS and error.status != _NOT_THERE:
             self.succeeded()
             return
+        self._count(error, probe)
+
+    def blamed(self, error: ProviderError) -> None:
+        """Count the refusal of a request that another model has answered."""
+        self._count(error, False)
+
+    def _count(self, error: ProviderError, probe: bool) -> None:
         self.fault = error
         self.failures += 1
         if error.retry_after:

@@ -170,7 +170,7 @@ def test_formats() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
     assert translated(response_format=wanted, output_config={"effort": "low"})["output_config"] == {
         "effort": "low",
-        "format": {"type": "json_schema", "schema": schema},
+        "format": {"type": "json_schema", "schema": {**schema, "additionalProperties": False}},
     }
     assert "JSON" in translated(response_format={"type": "json_object"})["system"]
     assert "system" not in translated(response_format={"type": "text"})

@@ -190,5 +190,4 @@ def test_short_secrets_do_not_spoil_ordinary_words() -> None:
 
 def test_faults_say_what_to_do_next() -> None:
     assert not ProviderError(Fault.UNSUPPORTED, "x").fault.is_transient
-    assert not Fault.UNSUPPORTED.is_request_error
     assert Fault.SERVER.is_transient

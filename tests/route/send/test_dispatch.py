@@ -199,17 +199,38 @@ def test_a_stream_that_is_not_complete_at_the_deadline_ends_with_an_error(tmp_pa
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("trouble", "code"), [("content-filter", "content_filter"), ("status:422", "invalid_request")])
-def test_what_is_wrong_with_the_request_is_told_and_not_tried_elsewhere(
-    tmp_path: Path, trouble: str, code: str
-) -> None:
+def test_refused_content_is_told_and_not_tried_elsewhere(tmp_path: Path) -> None:
     async def main() -> None:
-        async with a_router(tmp_path, scripts={"good": {"failures": [trouble]}}) as router:
+        async with a_router(tmp_path, scripts={"good": {"failures": ["content-filter"]}}) as router:
             with pytest.raises(openai.APIStatusError) as caught:
                 await router.ask()
-            assert 400 <= caught.value.status_code < 500
-            assert caught.value.code == code
+            assert (caught.value.status_code, caught.value.code) == (400, "content_filter")
             assert router.counts() == {"good": 1, "fair": 0, "poor": 0}
+
+    asyncio.run(main())
+
+
+def test_a_request_is_invalid_when_two_models_say_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        scripts = {name: {"failures": ["status:422"]} for name in ("good", "fair")}
+        async with a_router(tmp_path, scripts=scripts) as router:
+            with pytest.raises(openai.APIStatusError) as caught:
+                await router.ask()
+            assert (caught.value.status_code, caught.value.code) == (422, "invalid_request")
+            assert router.counts() == {"good": 1, "fair": 1, "poor": 0}
+            assert not router.service.fleet.failing()
+
+    asyncio.run(main())
+
+
+def test_a_model_that_alone_finds_requests_invalid_is_to_blame(tmp_path: Path) -> None:
+    async def main() -> None:
+        scripts = {"good": {"failures": ["status:400"] * 9}}
+        async with a_router(tmp_path, scripts=scripts, breaker={"failures": 3, "seconds": 60}) as router:
+            for _ in range(5):
+                assert (await router.ask()).model == "fair"
+            assert router.counts() == {"good": 3, "fair": 5, "poor": 0}
+            assert router.service.fleet.failing() == {"good"}
 
     asyncio.run(main())
 

@@ -1,0 +1,183 @@
+"""What providers publish of their rules is kept before a request is sent: schemas, blank text, tools, media types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from route.providers.anthropic import messages_request, native_body
+from route.providers.base import DROPPED_FIELDS, JSON, NativeRequest, ProviderError
+from route.providers.bedrock import converse_request
+from route.providers.cousins import ChunkReader, completion
+from route.providers.errors import refusal
+from route.providers.schemas import for_anthropic
+
+HI = {"role": "user", "content": "hi"}
+CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+ROUND = [HI, {"role": "assistant", "content": "\n\n", "tool_calls": [CALL]}]
+ROUND += [{"role": "tool", "tool_call_id": "a", "content": " "}, {"role": "user", "content": "so?"}]
+MARK = {"type": "ephemeral"}
+
+
+def sent(**fields: Any) -> tuple[JSON, list[str]]:
+    """What Anthropic gets, and the names of what it does not."""
+    dropped: list[str] = []
+    token = DROPPED_FIELDS.set(dropped)
+    try:
+        return messages_request({"messages": [HI], **fields}, max_tokens=4096), dropped
+    finally:
+        DROPPED_FIELDS.reset(token)
+
+
+def test_schemas_are_closed_and_keywords_become_words() -> None:
+    item = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "description": "A number."}}}
+    schema = {"type": "object", "properties": {"items": {"type": "array", "items": item, "maxItems": 3}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body, dropped = sent(response_format=form)
+    adapted = body["output_config"]["format"]["schema"]
+    assert adapted["additionalProperties"] is False
+    items = adapted["properties"]["items"]
+    assert items["description"] == '{"maxItems": 3}'
+    assert items["items"]["additionalProperties"] is False
+    assert items["items"]["properties"]["n"] == {"type": "integer", "description": 'A number.\n\n{"minimum": 1}'}
+    assert sorted(dropped) == ["response_format.maxItems", "response_format.minimum"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": ["string", "null"]}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        ({"oneOf": [{"type": "string"}]}, {"anyOf": [{"type": "string"}]}),
+        ({"enum": ["a"]}, {"enum": ["a"]}),
+        ({"type": "string", "format": "email"}, {"type": "string", "format": "email"}),
+        (
+            {"$ref": "#/definitions/A", "definitions": {"A": {"properties": {}}}},
+            {
+                "$ref": "#/$defs/A",
+                "$defs": {"A": {"type": "object", "properties": {}, "additionalProperties": False}},
+            },
+        ),
+    ],
+)
+def test_schemas_of_every_form(schema: JSON, expected: JSON) -> None:
+    assert for_anthropic(schema, lambda _: None) == expected
+    assert for_anthropic(expected, lambda _: None) == expected
+
+
+def test_a_schema_of_anything_goes_to_another_model() -> None:
+    with pytest.raises(ProviderError, match="schema"):
+        sent(response_format={"type": "json_schema", "json_schema": {"schema": {"type": "array", "items": {}}}})
+
+
+def test_blank_text_is_left_out() -> None:
+    body, _ = sent(messages=ROUND)
+    assert [block["type"] for turn in body["messages"] for block in turn["content"]] == [
+        *("text", "tool_use", "tool_result", "text")
+    ]
+    assert body["tools"] == [{"name": "look", "input_schema": {"type": "object"}}]
+    assert body["tool_choice"] == {"type": "none"}
+    with pytest.raises(ValueError, match="no text"):
+        sent(messages=[{"role": "user", "content": " "}])
+    turns = [{"role": "assistant", "content": [{"type": "text", "text": "\n"}]}, HI]
+    native = NativeRequest("messages", {"messages": [HI, *turns], "max_tokens": 9})
+    assert native_body(native, max_tokens=1)["messages"] == [HI, HI]
+
+
+def test_converse_is_told_of_the_tools_of_a_conversation() -> None:
+    spec = {"toolSpec": {"name": "look", "inputSchema": {"json": {"type": "object"}}}}
+    body = converse_request({"messages": ROUND})
+    assert body["toolConfig"] == {"tools": [spec]}
+    assert body["messages"][2]["content"][0]["toolResult"]["content"] == [{"text": "(no output)"}]
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    assert converse_request({"messages": ROUND, "tools": tools, "tool_choice": "none"})["toolConfig"]["tools"] == [spec]
+    assert "toolConfig" not in converse_request({"messages": [HI], "tools": tools, "tool_choice": "none"})
+
+
+def test_images_have_the_names_of_their_types() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,aGk="}}
+    body, _ = sent(messages=[{"role": "user", "content": [part]}])
+    assert body["messages"][0]["content"][0]["source"]["media_type"] == "image/jpeg"
+    [turn] = converse_request({"messages": [{"role": "user", "content": [part]}]})["messages"]
+    assert turn["content"][0]["image"]["format"] == "jpeg"
+
+
+def test_caching_marks_keep_their_places() -> None:
+    system = {"role": "system", "content": [{"type": "text", "text": "long", "cache_control": MARK}]}
+    tool = {"type": "function", "function": {"name": "look"}, "cache_control": MARK}
+    body, dropped = sent(messages=[system, HI], tools=[tool])
+    assert body["system"] == [{"type": "text", "text": "long", "cache_control": MARK}]
+    assert body["tools"][0]["cache_control"] == MARK
+    assert dropped == []
+
+
+def test_what_thinking_does_not_go_with() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 8000}
+    body, dropped = sent(thinking=thinking, temperature=0.2, top_k=4, top_p=0.99, max_tokens=4000)
+    assert not {"temperature", "top_k"} & body.keys()
+    assert body["top_p"] == 0.99
+    assert body["thinking"]["budget_tokens"] == 3999
+    assert dropped == ["top_k", "temperature", "thinking.budget_tokens"]
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    body, dropped = sent(thinking=thinking, tools=tools, tool_choice="required")
+    assert "thinking" not in body
+    assert dropped == ["thinking"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC.",
+        "Your account has run out of credits",
+        "This organization has exceeded its budget",
+        "Billing hard limit has been reached",
+    ],
+)
+def test_a_spent_account_is_not_the_clients_fault(words: str) -> None:
+    error = refusal("host", 400, {}, {"error": {"type": "invalid_request_error", "message": words}})
+    assert error.fault.value == "credentials"
+
+
+def test_whole_answers_of_cousins() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "a"}]
+    call = {"function": {"name": "look", "arguments": {"at": 1}}}
+    choice = {"message": {"role": "assistant", "content": parts, "tool_calls": [call]}, "finish_reason": ""}
+    [read] = completion({"choices": [choice]})["choices"]
+    assert (read["message"]["content"], read["message"]["reasoning_content"]) == ("a", "hm")
+    assert read["message"]["tool_calls"][0]["function"]["arguments"] == '{"at": 1}'
+    assert read["message"]["tool_calls"][0]["id"]
+    assert read["finish_reason"] == "tool_calls"
+
+
+def piece(name: str | None, arguments: Any, **where: Any) -> JSON:
+    function = {"arguments": arguments} | ({"name": name} if name else {})
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [{**where, "function": function}]}}]}
+
+
+A, B = ("look", '{"at": 1}'), ("see", "{}")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece("look", '{"at"', index=0, id="a"), piece("see", "{}", index=1, id="b"), piece(None, ": 1}", index=0)],
+        [piece("look", '{"at": 1}', id="a"), piece("see", "{}", id="b")],  # no index
+        [piece("look", {"at": 1}), piece("see", {})],  # Ollama: neither, and objects
+        [piece("look", '{"at": 1}', index=0, id="a"), piece("see", "{}", index=0, id="b")],  # all of one index
+        [piece("look", '{"at"', index=0, id="a"), piece(None, ": 1}", index=0, id="z"), piece("see", "{}", index=1)],
+        [piece(None, '{"at"', index=0), piece("look", ": 1}", index=0, id="a"), piece("see", "{}", index=1)],
+        [piece("look", "", index=0, id="a"), piece("look", '{"at": 1}', index=0, id="a"), piece("see", "{}", index=1)],
+    ],
+)
+def test_pieces_of_calls_share_an_index(pieces: list[JSON]) -> None:
+    reader, calls = ChunkReader(), dict[int, list[Any]]()
+    for each in pieces:
+        [choice] = reader.read(each)["choices"]
+        for told in choice["delta"]["tool_calls"]:
+            call = calls.setdefault(told["index"], [told.get("id"), "", ""])
+            call[1] += told["function"].get("name", "")
+            call[2] += told["function"]["arguments"]
+    assert [(name, arguments) for _, name, arguments in calls.values()] == [A, B]
+    assert all(identifier for identifier, _, _ in calls.values())
+    [end] = reader.ending()[0]["choices"]
+    assert end["finish_reason"] == "tool_calls"
