@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import Any
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from p2l.votes.reading import read_votes
 from p2l.votes.rows import Source
 from p2l.votes.sources import open_source
 
+if TYPE_CHECKING:
+    from p2l.inference import P2L
+
 _PROMPTS_AT_ONCE = 512
 
 
@@ -33,7 +37,7 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
     effects = _effects(model, args)
     if args.prompt:
         return [
-            Named("prompt", prompt, 1, replace(board_of(model, prompt), effects=() if number else effects))
+            Named("prompt", prompt, 1, replace(board_of(model, prompt, args.level), effects=() if number else effects))
             for number, prompt in enumerate(args.prompt)
         ]
     source = open_source(args.prompts)
@@ -52,16 +56,31 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
     return boards
 
 
-def board_of(model: Any, prompt: str) -> Leaderboard:
-    """Return the leaderboard that a `P2L` predicts for a prompt."""
+def board_of(model: P2L, prompt: str, level: float = 0.95) -> Leaderboard:
+    """Return the leaderboard that a model predicts for a prompt.
+
+    With a posterior its intervals are of each true coefficient less the mean of the others', since the level that all
+    coefficients share says nothing about who is better.
+    """
     prediction = model.predict([prompt])
     columns = (prediction.coefs, prediction.eta, prediction.gamma)
     board = aggregate(*columns, model.likelihood.name, models=model.model_list, intervals=None)
-    if prediction.familiarity is None:
+    if prediction.variances is None or prediction.basis is None or prediction.familiarity is None:
         return board
+    basis = prediction.basis.astype(np.float64)
+    reach = NormalDist().inv_cdf(0.5 + level / 2) * prediction.field_sd()[0]
     familiarity = float(prediction.familiarity[0])
     note = familiarity_note(familiarity)
-    return replace(board, familiarity=familiarity, notes=(*board.notes, *([note] if note else [])))
+    return replace(
+        board,
+        lower=board.coefs - reach,
+        upper=board.coefs + reach,
+        covariance=(basis * prediction.variances[0]) @ basis.T,
+        level=level,
+        intervals_of="model",
+        familiarity=familiarity,
+        notes=(*board.notes, *([note] if note else [])),
+    )
 
 
 def _with_familiarity(board: Leaderboard, familiarity: npt.NDArray[np.float32] | None) -> Leaderboard:

@@ -101,6 +101,7 @@ def aggregate(
         votes=None,
         components=np.zeros(len(models), dtype=np.int64),
         notes=() if len(models) > 1 else ("A single model: there is nobody to compare it with.",),
+        intervals_of="prompts",
         level=level,
         covariance=None if ends.covariance is None else ends.covariance[: len(models), : len(models)],
     )

@@ -58,6 +58,8 @@ class Leaderboard:
         effects: what covariates add; scores and win rates are those of votes where all covariates are zero.
         familiarity: share of a prompt's own departure from the overall leaderboard that is kept, or its mean over
             prompts; None for a leaderboard of votes or by a model without posterior.
+        intervals_of: what another draw would change the coefficients by as much as the intervals say: the "votes" that
+            were cast, the "prompts" of an aggregation, or "model", what the votes leave open about a single prompt.
     """
 
     models: list[str]
@@ -78,6 +80,7 @@ class Leaderboard:
     effects: tuple[Effect, ...] = ()
     field_rates: Floats | None = field(default=None, repr=False)
     familiarity: float | None = None
+    intervals_of: str = "votes"
 
     def win_rates(self) -> Floats:
         """Return each model's chance (M,) of beating a uniformly drawn other model; ties count half."""

@@ -28,7 +28,7 @@ PRINTED_GROUPS = 20
 """Groups whose tables a terminal shows."""
 _HISTORY = ["period", "model", "rank", "score", "lower", "upper", "votes", "coef", "coef_lower", "coef_upper"]
 _FORMS = {"win_rate": "0.0%", **dict.fromkeys(("score", "lower", "upper"), "0.0")}
-_FACTS = ("likelihood", "eta", "gamma", "loss", "level", "not_counted", "prior_sd", "familiarity")
+_FACTS = ("likelihood", "eta", "gamma", "loss", "level", "intervals_of", "not_counted", "prior_sd", "familiarity")
 
 
 class _Listing(NamedTuple):

@@ -16,6 +16,11 @@ from p2l.leaderboard.report.ranking import Ranking, Step
 
 FIELD = "the chance of winning a vote against another model drawn at random; ties count half"
 _EARLIER_PERIODS = 5
+_INTERVALS_OF = {
+    "votes": "of the score, as other votes would have it",
+    "prompts": "of the score, as other prompts would have it",
+    "model": "of the score against the other models: what the votes leave open about this prompt",
+}
 
 
 def board_table(ranking: Ranking, shown: int = 60) -> Table:
@@ -35,7 +40,9 @@ def board_table(ranking: Ranking, shown: int = 60) -> Table:
     ]
     if ranking.has_intervals:
         spread = "the best and the worst rank that the model may have"
-        columns.append((Column(f"{board.level:.0%} interval", note="of the score"), _intervals(ranking)))
+        columns.append(
+            (Column(f"{board.level:.0%} interval", note=_INTERVALS_OF[board.intervals_of]), _intervals(ranking))
+        )
         ranks: list[Value] = [
             Cell(f"{best}" if best == worst else f"{best}–{worst}", best + worst / 10_000)
             for best, worst in ranking.ranks

@@ -85,7 +85,7 @@ def test_a_workbook_holds_groups_beside_each_other_and_the_history(votes: Path, 
     run(votes, "--by", "language", "--control", "side", "--output", str(tmp_path / "board.csv"))
     frame = pd.read_csv(tmp_path / "board.csv")
     pd.testing.assert_series_equal(board["coef"], frame["coef"])
-    names = [name.replace("\x1b", "\N{REPLACEMENT CHARACTER}") for name in (HOSTILE, "bee", "cat", "dog")]
+    names = [HOSTILE.replace("\x1b", ""), "bee", "cat", "dog"]  # names are read without control characters
     assert sheets["Side by side"][0] == ["model", "all", *(f"language = {n}" for n in ("English", "German", "Greek"))]
     assert {row[0] for row in sheets["Side by side"][1:]} == set(names)
     scores = board[board["group"] == "Greek"].set_index("model")["score"]

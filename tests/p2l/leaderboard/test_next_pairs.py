@@ -10,7 +10,7 @@ from p2l.commands.next_pairs import main
 from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.next_pairs import plan_pairs
-from p2l.votes.sources import read_frame
+from p2l.votes.door import read_frame
 from tests.conftest import write_votes
 
 COLUMNS = ["model_a", "model_b", "votes", "propensity"]

@@ -151,3 +151,16 @@ def test_the_page_says_it_beside_each_board(server: Running) -> None:
     assert shown(f"turn={STRANGE}&other={STRANGE} more").text.count(OVERALL) == 2
     assert shown(f"turn={PROMPT}&other={STRANGE}").text.count(OVERALL) == 1
     assert shown(f"turn={STRANGE}&as=json").json()["familiarity"] == 0.0
+
+
+def test_a_board_of_one_prompt_has_intervals_against_the_field(known: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "board.json"
+    main(["--model", str(known), PROMPT, "--level", "0.8", "--output", str(out)])
+    assert "80% interval" in capsys.readouterr().out
+    (board,) = json.loads(out.read_text())
+    assert board["intervals_of"] == "model"
+    prediction = P2L.from_pretrained(known, device="cpu").predict([PROMPT])
+    sd = dict(zip(NAMES, prediction.field_sd()[0].tolist(), strict=True))
+    for row in board["models"]:
+        # 80 % of a normal lie within 1.2816 deviations.
+        assert row["coef_upper"] - row["coef_lower"] == pytest.approx(2 * 1.2816 * sd[row["model"]], rel=1e-3)
