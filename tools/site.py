@@ -63,6 +63,7 @@ def gather(folder: Path) -> None:
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](").replace("](../docs/", "](../")
         (folder / name.replace("README", "index")).write_text(text, encoding="utf-8")
     shutil.copy(ROOT / "LICENSE", folder)
+    shutil.copy(ROOT / "NOTICE", folder)
     for name in ("examples", "training_configs", "deploy"):
         shutil.copytree(ROOT / name, folder / name)
     pages = {

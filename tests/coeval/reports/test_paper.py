@@ -63,6 +63,16 @@ def test_every_sign_that_latex_or_markdown_reads_is_text() -> None:
     assert not re.search(r"(?<!\\)[&%#]", latex(table).split(r"\midrule")[1].replace(" & ", ""))
 
 
+@pytest.mark.parametrize("name", ["[1em]evil", "*[9cm]", "two\n\nlines", "left\u202eright", "bell\x07"])
+def test_a_name_gives_no_argument_to_the_row_above_and_ends_no_paragraph(name: str) -> None:
+    rows = ((Cell("first"), Cell("1")), (Cell(name), Cell("2")))
+    text = latex(PaperTable("x", "c", ("", "a"), rows))
+    assert not re.search(r"\\\\\s*[\[*]", text)
+    assert text.isascii()
+    assert "\n\n" not in text
+    assert len(text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()) == 2
+
+
 def test_tables_of_a_run_that_is_not_finished_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of(tmp_path, scores()).run
     assert tables_main(["--run", str(run.folder)]) == 0

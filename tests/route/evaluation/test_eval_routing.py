@@ -372,9 +372,10 @@ def test_no_report_has_a_negative_zero_or_an_interval_of_never(tmp_path: Path) -
     random = results.policies["random"]
     gains = dict.fromkeys(random.gains, nothing)
     tied = replace(random, cost_ratio=never, explained=nothing, gains=gains)
-    results = replace(results, policies={**results.policies, "random": tied}, notes=("left out: ant",))
+    results = replace(results, policies={**results.policies, "random": tied}, notes=("left out: ant<b>",))
     write_results(results, tmp_path, has_figures=False)
     report = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert r"- left out: ant\<b\>" in report
     row = next(line for line in report.splitlines() if line.startswith("| random |"))
     assert "| never |" in row
     assert "| 0.0000 (0.0000 to 0.0000) | 0.0% (0.0% to 0.0%) |" in row
