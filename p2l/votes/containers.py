@@ -200,7 +200,8 @@ def text_kind(file: TableFile) -> str:
         return "json" if rest or head[:1] == b"[" else "lines"
     if isinstance(value, list):
         return "lines" if rest.strip() else "json"
-    return "lines" if rest.strip() or _ROW_MARKS.isdisjoint(value) else "json"
+    are_columns = len(value) > 1 and all(isinstance(column, dict | list) for column in value.values())
+    return "lines" if rest.strip() or (_ROW_MARKS.isdisjoint(value) and not are_columns) else "json"
 
 
 def sniff_separator(file: TableFile) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from p2l.common.cli import counted, print_note
-from p2l.common.errors import VoteError, first_line
+from p2l.common.errors import VoteError
 from p2l.votes.kinds.inspect_logs import is_eval_file
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample
 from p2l.votes.kinds.registry import files_of, kind_of
@@ -229,8 +229,16 @@ def _converted(kind: Kind, records: Iterator[Record], left_out: Counter[str]) ->
         except RowError as error:
             yield _Converted(place, {}, str(error))
         # A field of another type than its tool writes: one row is refused, not the program ended.
-        except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
-            yield _Converted(place, {}, f"is not as {kind.about} are: {first_line(error)}")
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError):
+            yield _Converted(place, {}, f"a field is missing or of another type than in {kind.about}")
+
+
+def _guarded(kind: Kind, sample: Sample, records: Iterator[Record]) -> Iterator[Record]:
+    """Yield records; VoteError where the file around them is not as its tool writes it."""
+    try:
+        yield from records
+    except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+        raise VoteError(f"{sample.name}: is not as {kind.about} are, in what stands around the records") from error
 
 
 def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Source:
@@ -245,7 +253,7 @@ def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Sour
         if kind.records is None and table is None:
             raise VoteError(f"{sample.name}: is a folder, which {kind.about} are not; name the files")
         records = kind.records(sample) if kind.records else _records(table) if table is not None else iter(())
-        return _converted(kind, records, left_out)
+        return _converted(kind, _guarded(kind, sample, records), left_out)
 
     def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
         source.left_out.clear()
@@ -399,7 +407,7 @@ def _as_votes(source: Source, raw: RawBatch, sides: Sequence[str], *, with_promp
                 prompts.append(None)
                 source.faults[row] = str(error)
         columns = {"prompt": pa.array(prompts, pa.list_(pa.string())), **columns}
-    if "winner" in columns:
+    if "winner" in columns and (is_text(columns["winner"].type) or pa.types.is_null(columns["winner"].type)):
         # Each different spelling is looked at once.
         encoded = columns["winner"].cast(pa.string()).dictionary_encode()
         winners = []

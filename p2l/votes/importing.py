@@ -19,7 +19,7 @@ from p2l.common.cli import counted, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.votes.door import arena_source, left_out, open_votes_source, together
 from p2l.votes.kinds.texts import clean_name
-from p2l.votes.reading import read_votes
+from p2l.votes.reading import check_columns, read_votes
 from p2l.votes.rows import RawBatch, Source
 from p2l.votes.scores import ScoreOptions, votes_of_source
 from p2l.votes.spool import RowFile
@@ -74,6 +74,8 @@ def _open_all(paths: Sequence[Any], options: ImportOptions, folder: Path) -> Sou
     opened = []
     for path in _expanded(paths, folder):
         source = open_votes_source(path, split=options.split, kind=options.kind, columns=options.columns)
+        if not source.kind and source.gives == "votes":
+            check_columns(source, None, need_prompt=False, label_list=None)
         opened.append(source if source.kind else arena_source(source))
     return together(opened, f"{len(opened)} files")
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import listed, nearest_of
 from p2l.common.errors import VoteError
-from p2l.votes.door import announce, open_votes_source
+from p2l.votes.door import announce, left_out, open_votes_source
 from p2l.votes.kinds.registry import nearly
 from p2l.votes.rows import Source, missing_column
 from p2l.votes.schema import (
@@ -240,7 +240,8 @@ def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]],
         empty = empty and not len(batch)
         yield batch
     if empty:
-        raise VoteError(f"{source.name}: holds no votes")
+        why = f": {left_out(source)}" if source.left_out else ""
+        raise VoteError(f"{source.name}: holds no votes{why}")
 
 
 def without_bad(batch: VoteBatch, findings: list[Finding]) -> VoteBatch:

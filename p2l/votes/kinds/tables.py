@@ -65,6 +65,8 @@ def _is_long(sample: Sample) -> bool:
 
 
 def _is_number(value: object) -> bool:
+    if isinstance(value, str) and len(value.strip()) == 1 and not value.strip().isdigit():
+        return False  # C and I are grades of Inspect, and letters elsewhere
     try:
         grade(value)
     except (NoVerdictError, RowError):

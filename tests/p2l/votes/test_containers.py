@@ -1,0 +1,140 @@
+"""The same votes in every container: packings, separators, encodings, JSON values, folders, globs, stdin."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from p2l.commands.votes import main
+from p2l.votes import read_columns
+from p2l.votes.importing import import_votes
+
+ROWS = [
+    {"prompt": "Caf\u00e9 \u2014 \u201copen\u201d; or not", "model_a": "ant", "model_b": "bee", "winner": "model_b"},
+    {"prompt": "Two, please", "model_a": "bee", "model_b": "cat", "winner": "tie (bothbad)"},
+]
+
+
+def separated(mark: str) -> str:
+    lines = [list(ROWS[0]), *(list(row.values()) for row in ROWS)]
+    return "\n".join(mark.join(f'"{cell}"' for cell in line) for line in lines) + "\n"
+
+
+def zipped(content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("votes.csv", content)
+        archive.writestr("__MACOSX/._votes.csv", b"\0")
+    return buffer.getvalue()
+
+
+PLAIN = separated(",").encode()
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+FILES: dict[str, bytes] = {
+    "v.tsv": separated("\t").encode(),
+    "semicolons.csv": separated(";").encode(),
+    "bars.txt": separated("|").encode(),
+    "bom.csv": b"\xef\xbb\xbf" + PLAIN,
+    "utf16.csv": separated(",").encode("utf-16"),
+    "utf32.csv": separated(",").encode("utf-32"),
+    "utf16.tsv": separated("\t").encode("utf-16-le").join([b"\xff\xfe", b""]),
+    "windows.csv": separated(",").encode("cp1252"),
+    "v.csv.gz": gzip.compress(PLAIN),
+    "v.csv.zst": pa.Codec("zstd").compress(PLAIN, asbytes=True),
+    "v.csv.bz2": bz2.compress(PLAIN),
+    "v.csv.xz": lzma.compress(PLAIN),
+    "v.zip": zipped(PLAIN),
+    "twice.gz": gzip.compress(gzip.compress(PLAIN)),
+    "v.tsv.gz": gzip.compress(separated("\t").encode()),
+    "noending": LINES,
+    "v.jsonl.zst": pa.Codec("zstd").compress(LINES, asbytes=True),
+    "v.json": json.dumps(ROWS, indent=2).encode(),
+    "v.json.gz": gzip.compress(json.dumps(ROWS).encode()),
+    "line.json": json.dumps(ROWS).encode(),
+    "wrapped.json": json.dumps({"data": ROWS, "total": 2}).encode(),
+    "viewer.json": json.dumps({"rows": [{"row_idx": n, "row": row} for n, row in enumerate(ROWS)]}).encode(),
+    "pandas.json": json.dumps({key: {str(n): row[key] for n, row in enumerate(ROWS)} for key in ROWS[0]}).encode(),
+    "lists.json": json.dumps({key: [row[key] for row in ROWS] for key in ROWS[0]}, indent=1).encode(),
+}
+
+
+def votes_of(path: Path) -> list[dict[str, object]]:
+    return [{**row, "prompt": row["prompt"][0]} for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_votes_are_read_from_any_container(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    assert import_votes([tmp_path / name], tmp_path / "o.parquet").models == 3
+    assert votes_of(tmp_path / "o.parquet") == ROWS
+    assert read_columns(tmp_path / name, ["model_a"])["model_a"].to_pylist() == ["ant", "bee"]
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("semicolons.csv", "columns are separated by semicolons"),
+        ("windows.csv", "text is Windows-1252, not UTF-8"),
+        ("utf16.csv", "text is UTF-16"),
+    ],
+)
+def test_what_is_not_plain_from_the_name_is_told(
+    name: str, note: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    assert main(["import", str(tmp_path / name), "--output", str(tmp_path / "o.parquet"), "--quiet"]) == 0
+    assert note in capsys.readouterr().out
+
+
+def test_folders_globs_and_several_paths_are_one_import(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "a.csv").write_bytes(PLAIN)
+    (folder / "deeper" / "b.jsonl").write_bytes(LINES)
+    (folder / "README.md").write_text("about")
+    for paths, votes in (
+        ([folder], 4),
+        ([folder / "*.csv"], 2),
+        ([folder / "**" / "*.*[vl]"], 4),
+        ([folder / "a.csv", folder / "deeper" / "b.jsonl", folder], 8),
+    ):
+        assert import_votes(paths, tmp_path / "o.parquet").rows == votes
+    (folder / "deeper" / "c.csv").write_text("prompt,model_a,model_b,winner\nx,ant,ant,tie\n")
+    with pytest.raises(Exception, match=r"c.csv: row 2: model_a and model_b are both 'ant'"):
+        import_votes([folder], tmp_path / "o.parquet")
+    assert import_votes([folder], tmp_path / "o.parquet", drop_bad=True).dropped == 1
+
+
+def test_votes_come_from_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BytesIO(gzip.compress(separated("\t").encode()))
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    assert main(["import", "-", "--output", str(tmp_path / "o.parquet"), "--quiet"]) == 0
+    assert votes_of(tmp_path / "o.parquet") == ROWS
+
+
+def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2l.votes.containers._SMALL_BYTES", 1 << 16)
+    monkeypatch.setattr("p2l.votes.containers._MAX_EXPANSION", 10)
+    (tmp_path / "v.csv.xz").write_bytes(lzma.compress(b"x" * (1 << 22)))
+    with pytest.raises(Exception, match="unpacks to more than"):
+        import_votes([tmp_path / "v.csv.xz"], tmp_path / "o.parquet")
+
+
+def test_temporary_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("v.csv.gz", "utf16.csv", "v.json"):
+        (tmp_path / name).write_bytes(FILES[name])
+        import_votes([tmp_path / name], tmp_path / "o.parquet")
+    assert not list(tmp_path.glob("p2l-votes-*"))
