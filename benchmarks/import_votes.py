@@ -25,7 +25,7 @@ from p2l.common.cli import parser, positive, run
 __all__ = ["main"]
 
 _MODELS = 100
-_WORDS = [
+_WORDS = (
     "which",
     "of",
     "these",
@@ -37,17 +37,11 @@ _WORDS = [
     "garden",
     "costs",
     "less",
-    "water",
     "in",
     "a",
     "dry",
-    "summer",
-    "and",
-    "why",
-    "is",
-    "that",
-    "so",
-]
+    "year",
+)
 _KAGGLE = "id,model_a,model_b,prompt,response_a,response_b,winner_model_a,winner_model_b,winner_tie\n"
 
 
@@ -66,7 +60,7 @@ def _battles(rows: int) -> Iterator[tuple[int, str, str, str, int]]:
     second = (first + rng.integers(1, _MODELS, rows)) % _MODELS
     outcome = rng.integers(0, 3, rows)
     for row in range(rows):
-        prompt = " ".join(_WORDS[row % 7 : row % 7 + 10]) + f" {row}"
+        prompt = " ".join(_WORDS[row % 5 : row % 5 + 10]) + f" {row}"
         yield row, prompt, f"model-{first[row]}", f"model-{second[row]}", int(outcome[row])
 
 

@@ -11,7 +11,7 @@ votes (`votes`, `train`, `held_out`, `val` and `prompts`, as `.parquet` and `.js
 
 Programs are those on the PATH: run it in the environment that the page installs; lines that begin with `make install`
 are passed over. The folder has copies of the
-checkout's examples and configurations; `--keep DIR` keeps it.
+checkout's examples and configurations, and logs of lm-eval in `eval_logs`; `--keep DIR` keeps it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 _COPIES = ("examples", "training_configs", "validation_sets", "benchmark", "constraints.txt")
+_LOGS = Path("tests/p2l/votes/logs/lm_eval")  # what a reader has of an evaluation, as `eval_logs`
 _FENCE = re.compile(
     r"^<!-- run first: (?P<first>.*?) -->$"
     r"|(?:^<!-- not run: (?P<reason>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```",
@@ -183,6 +184,8 @@ def main() -> int:
             for name in _COPIES:
                 if (ROOT / name).exists() and not (folder / name).exists():
                     _copy(ROOT / name, folder / name)
+            if not (folder / "eval_logs").exists():
+                _copy(ROOT / _LOGS, folder / "eval_logs")
             codes.append(run_page(page, folder))
     return max(codes)
 
