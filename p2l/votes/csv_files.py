@@ -50,7 +50,19 @@ def open_csv(path: TableFile) -> Source:
         raise VoteError(f"{path}: row 1: the header cannot be read: {error}") from error
     if any(mark in name for name in names for mark in "\0\ufffd"):
         raise VoteError(f"{path}: row 1: the header is not UTF-8 text; save the file as UTF-8")
-    return Source(str(path), names, partial(_read, path, names), text_lists=True)
+    read, texts = partial(_read, path, names), partial(_read_texts, path, names)
+    return Source(str(path), names, read, text_lists=True, texts=texts)
+
+
+def _read_texts(
+    path: TableFile, names: list[str], columns: Sequence[str] | None, batch_size: int
+) -> Iterator[RawBatch]:
+    """Yield the rows as they stand: every field as text."""
+    row = 2
+    for block in _text_batches(path, names, names if columns is None else list(columns)):
+        for start in range(0, len(block), batch_size):
+            yield RawBatch(block.slice(start, batch_size), row)
+            row += len(block.slice(start, batch_size))
 
 
 def _read(path: TableFile, names: list[str], columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:

@@ -23,7 +23,7 @@ from p2l.common.errors import VoteError
 from p2l.votes.kinds.inspect_logs import is_eval_file
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample
 from p2l.votes.kinds.registry import files_of, kind_of
-from p2l.votes.kinds.texts import RowError, has_surrogate, turns
+from p2l.votes.kinds.texts import RowError, has_surrogate, turns, unquoted
 from p2l.votes.kinds.values import BOTH_BAD, MEASURES, NoVerdictError, measures
 from p2l.votes.lake import is_lake
 from p2l.votes.rows import RawBatch, Source, is_text, missing_column
@@ -112,7 +112,9 @@ def _of_table(
     has_votes = sample.columns >= _VOTE_COLUMNS
     if kind is None and has_votes and not _JUDGED_MARKS & sample.columns:
         return table
-    sample.rows = [row for raw in islice(table.stream(None, _SAMPLE_ROWS), 1) for row in raw.batch.to_pylist()]
+    first = islice(table.stream(None, _SAMPLE_ROWS, as_texts=True), 1)
+    rows = [row for raw in first for row in raw.batch.to_pylist()]
+    sample.rows = [{name: unquoted(value) for name, value in row.items()} for row in rows]
     chosen = kind_of(sample, kind)
     # A table of votes may have columns like those of scores besides.
     if chosen is None or (kind is None and chosen.gives == "scores" and (has_votes or sample.has("labels"))):
@@ -203,7 +205,7 @@ def _renamed(table: Source, columns: Mapping[str, str]) -> Source:
 
 def _records(table: Source) -> Iterator[Record]:
     """Yield the rows of a table as records."""
-    for raw in table.stream(None, _RECORDS_AT_ONCE):
+    for raw in table.stream(None, _RECORDS_AT_ONCE, as_texts=True):
         for number, row in enumerate(raw.batch.to_pylist(), raw.first_row):
             yield Record(table.place(number), row)
 
@@ -218,11 +220,12 @@ class _Converted(NamedTuple):
 
 def _converted(kind: Kind, records: Iterator[Record], left_out: Counter[str]) -> Iterator[_Converted]:
     """Yield what records become; what holds no verdict is counted in `left_out`."""
+    needed = _NEEDED[kind.gives]
     for place, content in records:
         try:
             for row in kind.convert(content):
-                fault = "holds half of a surrogate pair, which is not text" if has_surrogate(row) else ""
-                lacking = next((name for name in _NEEDED[kind.gives] if row.get(name) is None), None)
+                fault = "holds half of a surrogate pair, which is not text" if _is_no_text(row) else ""
+                lacking = next((name for name in needed if row.get(name) is None), None)
                 yield _Converted(place, row, fault or (f"has no {lacking}" if lacking else ""))
         except NoVerdictError as reason:
             left_out[str(reason)] += 1
@@ -231,6 +234,11 @@ def _converted(kind: Kind, records: Iterator[Record], left_out: Counter[str]) ->
         # A field of another type than its tool writes: one row is refused, not the program ended.
         except (AttributeError, KeyError, TypeError, IndexError, ValueError):
             yield _Converted(place, {}, f"a field is missing or of another type than in {kind.about}")
+
+
+def _is_no_text(row: Row) -> bool:
+    """Return whether a value of a converted row, which are texts, lists of texts and numbers, has half a surrogate."""
+    return any(has_surrogate(value) for value in row.values() if isinstance(value, str | list))
 
 
 def _guarded(kind: Kind, sample: Sample, records: Iterator[Record]) -> Iterator[Record]:

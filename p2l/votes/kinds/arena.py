@@ -7,7 +7,16 @@ from typing import Any
 
 from p2l.votes.kinds.kind import Kind, Row, Sample
 from p2l.votes.kinds.texts import RowError, prompt_turns, turns
-from p2l.votes.kinds.values import NoVerdictError, answer_text, identifier, measures, name_of, seconds, winner_of
+from p2l.votes.kinds.values import (
+    NoVerdictError,
+    answer_text,
+    identifier,
+    measures,
+    name_of,
+    seconds,
+    whole_number,
+    winner_of,
+)
 
 _KAGGLE_WINNERS = {"winner_model_a": "model_a", "winner_model_b": "model_b", "winner_tie": "tie"}
 _PEOPLE = ("author", "expert", "arena_user", "user", "human", "annotator")
@@ -58,10 +67,10 @@ def voter_and_source(judge: Any) -> Row:
 
 def _judged_chat(row: Row) -> Iterator[Row]:
     """Yield the vote of a row of MT-bench's judgements: turn 1 judges the first answers, turn 2 the conversations."""
-    turn = row.get("turn")
+    turn = whole_number(row.get("turn"))
     conversations = {side: row.get(f"conversation_{side}") for side in "ab"}
     prompt = turns(conversations["a"], "user", "conversation_a")
-    judged = int(turn) if isinstance(turn, int | float) and 1 <= turn <= len(prompt) else len(prompt)
+    judged = int(turn) if turn is not None and 1 <= turn <= len(prompt) else len(prompt)
     word = str(row.get("winner")).strip().lower()
     if word in {"error", "none"}:
         raise NoVerdictError(f"winner {word}")

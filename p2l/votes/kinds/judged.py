@@ -9,7 +9,17 @@ from p2l.votes.kinds.arena import voter_and_source
 from p2l.votes.kinds.kind import Kind, Row, Sample
 from p2l.votes.kinds.tables import one_text
 from p2l.votes.kinds.texts import RowError, prompt_turns
-from p2l.votes.kinds.values import NoVerdictError, answer_text, grade, identifier, measures, name_of, seconds, winner_of
+from p2l.votes.kinds.values import (
+    NoVerdictError,
+    answer_text,
+    grade,
+    identifier,
+    measures,
+    name_of,
+    seconds,
+    whole_number,
+    winner_of,
+)
 
 # The judge is shown the question between these marks.
 _QUESTION = re.compile(
@@ -43,7 +53,7 @@ def _fastchat_pair(row: Row) -> Iterator[Row]:
         # FastChat calls a verdict that turns with the order a tie.
         "winner": "model_a" if points >= 2 else "model_b" if points <= -2 else "tie",
         "question_id": identifier(row.get("question_id")),
-        "turn": row.get("turn"),
+        "turn": whole_number(row.get("turn")),
         "tstamp": seconds(row.get("tstamp")),
         **voter_and_source(row.get("judge")),
     }

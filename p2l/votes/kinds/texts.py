@@ -46,6 +46,8 @@ def look_alike(name: str) -> str:
 def has_surrogate(value: Any) -> bool:
     """Return whether half of a surrogate pair stands somewhere in a value of JSON."""
     if isinstance(value, str):
+        if value.isascii():
+            return False
         try:
             value.encode()
         except UnicodeEncodeError:

@@ -57,12 +57,10 @@ _GRADES = {
 }
 _GRADE_OF = {word: grade for grade, words in _GRADES.items() for word in words}
 _FENCED = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
-_MARKDOWN = {
-    "headers": re.compile(r"^ {0,3}#{1,6}[ \t]+\S", re.MULTILINE),
-    "lists": re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S", re.MULTILINE),
-    "bold": re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__"),
-}
-MEASURES = ("length", *_MARKDOWN, "code")
+_HEADERS = re.compile(r"^ {0,3}#{1,6}[ \t]+\S", re.MULTILINE)
+_LISTS = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S", re.MULTILINE)
+_BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
+MEASURES = ("length", "headers", "lists", "bold", "code")
 """What is counted in the answers of each side."""
 
 
@@ -88,9 +86,17 @@ def measures(text: str | None, side: str) -> dict[str, int]:
     """Return characters and Markdown of an answer, as columns of a side; nothing without a text."""
     if text is None:
         return {}
-    prose, blocks = _FENCED.subn("", text)  # Markdown inside of fenced code does not count
-    counts = [len(text), *(len(pattern.findall(prose)) for pattern in _MARKDOWN.values()), blocks]
-    return {f"{measure}_{side}": count for measure, count in zip(MEASURES, counts, strict=True)}
+    prose, blocks = text, 0
+    if "```" in text or "~~~" in text:
+        prose, blocks = _FENCED.subn("", text)  # Markdown inside of fenced code does not count
+    # Most answers have none of a mark, which is seen sooner than a pattern is tried at every letter.
+    return {
+        f"length_{side}": len(text),
+        f"headers_{side}": len(_HEADERS.findall(prose)) if "#" in prose else 0,
+        f"lists_{side}": len(_LISTS.findall(prose)) if "\n" in prose or _LISTS.match(prose) else 0,
+        f"bold_{side}": len(_BOLD.findall(prose)) if "**" in prose or "__" in prose else 0,
+        f"code_{side}": blocks,
+    }
 
 
 def winner_of(value: Any, what: str = "winner") -> str:
@@ -119,6 +125,14 @@ def grade(value: Any, what: str = "score") -> float:
     if value is None:
         raise NoVerdictError(f"no {what}")
     raise RowError(f"{what} {str(value)[:40]!r} is neither a number nor a verdict such as 'correct'")
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a count, also as text; None where there is none."""
+    try:
+        return int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def name_of(value: Any, what: str) -> str:
