@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import BiasReport, bias_report
-from coeval.analysis.judge_tests import BiasTest, JudgeScale, bias_tests, judge_scales
+from coeval.analysis.judge_tests import BiasTest, JudgeScale, PanelWorth, bias_tests, judge_scales, panel_worth
 from coeval.analysis.statistics import (
     Codes,
     Floats,
@@ -53,6 +53,7 @@ class JudgeReport(Report):
     bias: BiasReport
     scales: tuple[JudgeScale, ...]  # how each uses the scale, by the fit
     tests: tuple[BiasTest, ...]  # of each judge for each bias that the run can show
+    panel: PanelWorth | None  # what all are worth together; None without two who tell answers apart
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ def judge_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Judg
         bias=bias_report(loaded),
         scales=judge_scales(loaded),
         tests=bias_tests(loaded),
+        panel=panel_worth(loaded),
     )
 
 

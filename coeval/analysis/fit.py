@@ -10,8 +10,9 @@ scores). It is fitted in three steps, each of which needs sums over items alone:
 
 1. lambda, and 2. l and sigma: `coeval.analysis.judge_fit`. The second are refined here by EM, which holds for scores
    that are missing by student too.
-3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2;
-   its scores of its own answers do not, where others scored these.
+3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2,
+   or less where it errs as others do or where tastes outweigh noise (`coeval.analysis.panel`); its scores of its own
+   answers do not, where others scored these.
 
 Intervals come from what each cluster of items adds to theta (a sandwich; `coeval.analysis.statistics`).
 
@@ -36,11 +37,13 @@ from coeval.analysis.judge_fit import (
     fit_judges,
     length_worth,
     score_table,
+    weighed_panel,
 )
 from coeval.analysis.statistics import Floats
 from coeval.analysis.units import LoadedRun, once
 
 _EM_STEPS = 12
+_MUCH_TASTE = 0.02  # variance of tastes, as a share of that of scores within items
 
 
 # Students: generalised least squares with items and severities as fixed effects.
@@ -60,10 +63,11 @@ class _Solution:
 def solve(table: ScoreTable, judges: JudgeFit, counts: Mask, variance: float) -> _Solution:
     """Solve for answers with a quality that varies by `variance` about that of student and item."""
     scores = np.where(counts, table.scores - table.length[:, None] * judges.excess, 0.0)
-    safe = np.where(judges.noise > 0, judges.noise, 1.0)
-    w = np.where(judges.noise > 0, 1.0 / safe, 0.0)
+    safe = np.where(judges.counting > 0, judges.counting, 1.0)
+    w = np.where(judges.counting > 0, 1.0 / safe, 0.0)
     if not (judges.information > 0).any():  # no judge tells answers apart
-        judges, w = replace(judges, sharpness=np.ones(len(w)), noise=np.ones(len(w))), np.ones(len(w))
+        ones = np.ones(len(w))
+        judges, w = replace(judges, sharpness=ones, noise=ones, counting=ones), ones
     return _Equations(table, scores, counts, w, judges.sharpness, variance).solution()
 
 
@@ -173,6 +177,7 @@ class Fit:
     score: Floats  # (S,): a student's score on the average item; NaN of students that cannot be compared
     influence: Floats  # (C, S): what each cluster adds to the scores
     shares: Floats  # (C, S): each cluster's share of the items
+    taste: Floats  # (S,): variance of a score by the tastes of the judges who gave it
     controlled: Floats  # (S,): the score at average length; NaN where lengths are not known or never vary
     controlled_influence: Floats  # (C, S)
 
@@ -224,7 +229,10 @@ def fit_table(table: ScoreTable) -> Fit | None:
     scored = np.bincount(table.student[others.any(axis=1)], minlength=table.students) > 0
     without_own = np.where(scored[table.student][:, None], others, given)
     for counts in (without_own, given):
-        judges = _refined(table, fit_judges(table, counts), counts)
+        judges = _as_panel(table, counts, _refined(table, fit_judges(table, counts), counts))
+        if judges.taste.variance > _MUCH_TASTE:
+            # Tastes of few students look like sharpness, or the want of it: what judges say within students has none.
+            judges = _as_panel(table, counts, fit_judges(table, counts, within_students=True))
         fit = _fit(table, counts, judges)
         if fit is not None:
             return fit
@@ -239,8 +247,8 @@ def _spread(solution: _Solution) -> float:
 
 def _refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
     """Return sharpness and noise after some steps of EM, which holds where scores are missing by student."""
-    if (judges.information > 0).sum() < 2:
-        return judges
+    if (judges.information > 0).sum() < 2 or judges.shared.any():
+        return judges  # EM takes errors for independent
     start, variance = judges.sharpness, 0.5
     prior = PRIOR * len(table.item) / max(1, len(table.item) - 1)
     for _ in range(_EM_STEPS):
@@ -261,9 +269,32 @@ def _refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
                 doubt[rows].mean()
             )
             noise[judge] = max(left, LEAST_NOISE * (left + sharpness[judge] ** 2))
-        judges = replace(judges, sharpness=sharpness, noise=noise)
+        judges = replace(judges, sharpness=sharpness, noise=noise, counting=noise)
         judges = replace(judges, beta=length_worth(judges))
     return judges
+
+
+def _as_panel(table: ScoreTable, counts: Mask, judges: JudgeFit) -> JudgeFit:
+    """Return the judges as they count once their means of students are known."""
+    solution = solve(table, judges, counts, 0.5)
+    clusters, size = len(solution.influence), table.students
+    cell = table.cluster[table.item] * size + table.student
+    means, sampling = (np.full((table.judges, size), np.nan) for _ in range(2))
+    numbers = np.zeros((table.judges, size))
+    for judge in range(table.judges):
+        rows = counts[:, judge] & np.isfinite(solution.severity[table.task, judge])
+        expected = solution.severity[table.task, judge] + judges.sharpness[judge] * solution.item[table.item]
+        rest = table.scores[:, judge] - table.length * judges.excess[judge] - expected
+        sums = np.bincount(cell[rows], rest[rows], minlength=clusters * size).reshape(clusters, size)
+        each = np.bincount(cell[rows], minlength=clusters * size).reshape(clusters, size)
+        number = each.sum(axis=0)
+        mean = sums.sum(axis=0) / np.maximum(number, 1)
+        several = (each > 0).sum(axis=0) > 1
+        means[judge] = np.where(several, mean, np.nan)
+        sampling[judge] = ((sums - each * mean) ** 2).sum(axis=0) / np.maximum(number, 1) ** 2
+        numbers[judge] = number
+    usual = float(np.median(numbers[numbers > 0])) if numbers.any() else 1.0
+    return weighed_panel(judges, means, sampling, usual)
 
 
 def _posterior(
@@ -296,7 +327,7 @@ def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
     task[table.item] = table.task
     level = c[task] + of_task[task] * solution.item
     scale = float(of_task[task].mean())
-    score = level.mean() + scale * solution.theta
+    score = np.round(level.mean() + scale * solution.theta, 12)  # equal students are not told apart by rounding
     clusters = len(solution.influence)
     of_items = np.bincount(table.cluster, minlength=clusters) / len(table.items)
     of_level = np.bincount(table.cluster, level - level.mean(), minlength=clusters) / len(table.items)
@@ -313,9 +344,21 @@ def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
         score=score,
         influence=influence,
         shares=shares,
+        taste=scale**2 * _taste(table, counts, judges),
         controlled=score - controlled,
         controlled_influence=influence - moved,
     )
+
+
+def _taste(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Floats:
+    """Return the variance of each student's quality (S,) by the tastes of judges, as each counts for it."""
+    answers = np.stack([np.bincount(table.student, column, minlength=table.students) for column in counts.T], axis=1)
+    weights = answers * judges.evidence
+    total = weights @ judges.sharpness
+    weights = np.divide(weights, total[:, None], out=np.zeros(weights.shape), where=total[:, None] > 0)
+    covariance = judges.taste.variance * judges.errors * np.outer(judges.sd, judges.sd)
+    variance: Floats = np.einsum("sj,jk,sk->s", weights, covariance, weights)
+    return variance
 
 
 def _controlled(table: ScoreTable, judges: JudgeFit, counts: Mask, scale: float) -> tuple[Floats, Floats]:

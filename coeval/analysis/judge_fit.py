@@ -18,6 +18,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.panel import (
+    NO_TASTE,
+    Taste,
+    error_correlation,
+    estimated_taste,
+    panel_weights,
+    shared_errors,
+)
 from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, factor_weights, once
 
@@ -112,18 +120,27 @@ class JudgeFit:
     slope: Floats  # gamma: score for a doubling of length, within student and item
     slope_influence: Floats  # (C, J): what each cluster adds to it
     beta: float  # quality of a doubling of length, by the median of judges
+    counting: Floats  # the noise that gives a judge its weight: sigma^2, until shared errors and tastes are known
+    shared: Floats  # (J, J): correlation of scores within items that is not quality
+    errors: Floats  # (J, J): correlation of errors
+    taste: Taste = NO_TASTE
 
     @property
     def information(self) -> Floats:
-        """Information on quality in one score, (J,)."""
-        safe = np.where(self.noise > 0, self.noise, 1.0)
-        return np.where(self.noise > 0, self.sharpness**2 / safe, 0.0)
+        """Weight of one score on quality by what it adds to the panel, (J,)."""
+        safe = np.where(self.counting > 0, self.counting, 1.0)
+        return np.where(self.counting > 0, self.sharpness**2 / safe, 0.0)
 
     @property
     def evidence(self) -> Floats:
-        """Weight of a score in the estimate of quality, l / sigma^2."""
-        safe = np.where(self.noise > 0, self.noise, 1.0)
-        return np.where(self.noise > 0, self.sharpness / safe, 0.0)
+        """Weight of a score in the estimate of quality, l / sigma^2 for errors that are independent."""
+        safe = np.where(self.counting > 0, self.counting, 1.0)
+        return np.where(self.counting > 0, self.sharpness / safe, 0.0)
+
+    @property
+    def sd(self) -> Floats:
+        """Standard deviation of a judge's scores within items, (J,)."""
+        return np.asarray(np.sqrt(self.sharpness**2 + self.noise))
 
     @property
     def excess(self) -> Floats:
@@ -208,7 +225,7 @@ def _length_slopes(table: ScoreTable, counts: Mask) -> tuple[Floats, Floats]:
     return slopes, influence
 
 
-def _loadings(correlation: Floats, count: Floats) -> Floats:
+def loadings(correlation: Floats, count: Floats) -> Floats:
     """Return the correlation of each judge with the one quality that all see, (..., J), of matrices (..., J, J).
 
     Minimises sum n_jk (rho_jk - r_j r_k)^2 over pairs, with a prior worth five observations that all are alike; a
@@ -232,10 +249,15 @@ def _loadings(correlation: Floats, count: Floats) -> Floats:
     return r
 
 
-def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
-    """Estimate the judges from the scores that count (steps 1 and 2)."""
+def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False) -> JudgeFit:
+    """Estimate the judges from the scores that count (steps 1 and 2), or from those about each judge's of a student."""
     slope, influence = _length_slopes(table, counts)
     rest = table.scores - table.length[:, None] * slope
+    if within_students:
+        sizes = (len(table.items), table.students)
+        for judge in range(table.judges):
+            rows = counts[:, judge]
+            rest[rows, judge] = _two_way(rest[rows, judge], table.item[rows], table.student[rows], sizes)
     products = item_products(table, rest, counts)
     covariance = products.covariance()
     variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))
@@ -244,12 +266,43 @@ def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
     scale = sd[:, None] * sd
     with np.errstate(invalid="ignore", divide="ignore"):  # a judge that does not vary has no correlation
         correlation = np.where(scale > 1e-9, np.clip(covariance / scale, -1.0, 1.0), np.nan)
-    reliability = _loadings(correlation, products.count.sum(axis=0)) * (variance > 0)
+    count = products.count.sum(axis=0)
+    shared = shared_errors(correlation, count)
+    reliability = loadings(correlation - shared, count) * (variance > 0)
     sharpness, noise = reliability * np.sqrt(variance), variance * np.maximum(1.0 - reliability**2, LEAST_NOISE)
     judges = JudgeFit(
-        sharpness=sharpness, noise=noise, reliability=reliability, slope=slope, slope_influence=influence, beta=0.0
+        sharpness=sharpness,
+        noise=noise,
+        reliability=reliability,
+        slope=slope,
+        slope_influence=influence,
+        beta=0.0,
+        counting=noise,
+        shared=shared,
+        errors=error_correlation(shared, reliability),
     )
     return replace(judges, beta=length_worth(judges))
+
+
+def weighed_panel(judges: JudgeFit, means: Floats, sampling: Floats, items: float) -> JudgeFit:
+    """Return the judges, counting as their shared errors and tastes allow.
+
+    `means` (J, S) are mean scores of students on the average item, `sampling` their variances by the choice of items,
+    `items` the usual number of items behind one.
+    """
+    taste = estimated_taste(means, sampling, judges.sharpness, judges.sd)
+    weights = panel_weights(judges.sharpness, judges.noise, judges.sd, judges.errors, taste, items)
+    chosen = weights > 0
+    if not chosen.any():
+        return judges
+    noise = np.sqrt(judges.noise[chosen])
+    covariance = judges.errors[np.ix_(chosen, chosen)] * np.outer(noise, noise)
+    sharpness = judges.sharpness[chosen]
+    # All together tell as much of one answer as their scores do, whatever their tastes for students.
+    told = float(sharpness @ np.linalg.solve(covariance, sharpness))
+    weights = weights * told / float(weights @ judges.sharpness)
+    counting = np.where(chosen, judges.sharpness / np.where(chosen, weights, 1.0), 0.0)
+    return replace(judges, counting=counting, taste=taste)
 
 
 def length_worth(judges: JudgeFit, without: int = -1) -> float:

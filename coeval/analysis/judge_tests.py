@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.fit import Fit, fit_run
-from coeval.analysis.judge_fit import item_products, length_worth
+from coeval.analysis.judge_fit import LEAST_NOISE, item_products, length_worth, loadings
+from coeval.analysis.panel import effective_number, error_correlation, shared_errors
 from coeval.analysis.statistics import Floats, grouped, holm, jackknifed, t_limits, two_sided
 from coeval.analysis.tables import JudgeName, Shown, barred, toned
 from coeval.analysis.units import LoadedRun, once
@@ -73,6 +74,28 @@ class BiasTest:
     upper: float
     p_value: Annotated[float, Shown("p", digits=4)]
     flagged: Annotated[bool, Shown("found", "p below 0.05 after Holm's correction for all tests")]
+
+
+@dataclass(frozen=True)
+class SharedErrors:
+    """Two judges who err alike."""
+
+    first: str
+    second: str
+    correlation: float  # of their errors
+
+
+@dataclass(frozen=True)
+class PanelWorth:
+    """What judges are worth together."""
+
+    judges: int  # those who tell answers apart
+    # Number of independent judges whose mean errs as little as theirs; errors that all share are not in it.
+    effective: float
+    lower: float
+    upper: float
+    taste_sd: float | None  # of a judge's liking for a student, in scores; None where nothing tells
+    shared: tuple[SharedErrors, ...]
 
 
 @dataclass(frozen=True)
@@ -120,6 +143,59 @@ def judge_scales(loaded: LoadedRun) -> tuple[JudgeScale, ...]:
         for code, name in enumerate(loaded.judges)
         if given[:, code].any()
     )
+
+
+@once
+def panel_worth(loaded: LoadedRun) -> PanelWorth | None:
+    """Return what the panel of a run is worth; None without two judges who tell answers apart."""
+    fit = fit_run(loaded)
+    if fit is None:
+        return None
+    judges = fit.judges
+    chosen = np.flatnonzero(judges.information > 0)
+    if len(chosen) < 2:
+        return None
+    errors, noise = judges.errors[np.ix_(chosen, chosen)], judges.noise[chosen]
+    effective = float(effective_number(errors, noise))
+    lower, upper = _limits_of_number(fit, chosen, effective)
+    shared = [
+        SharedErrors(loaded.judges[chosen[a]], loaded.judges[chosen[b]], float(errors[a, b]))
+        for a, b in zip(*np.triu_indices(len(chosen), 1), strict=True)
+        if judges.shared[chosen[a], chosen[b]] > 0
+    ]
+    return PanelWorth(
+        judges=len(chosen),
+        effective=effective,
+        lower=lower,
+        upper=upper,
+        taste_sd=float(fit.scale * np.sqrt(fit.judges.taste.variance)) if judges.taste.freedom else None,
+        shared=tuple(sorted(shared, key=lambda pair: -pair.correlation)),
+    )
+
+
+def _limits_of_number(fit: Fit, chosen: npt.NDArray[np.intp], effective: float) -> tuple[float, float]:
+    """Return 95 % limits of the effective number of some judges, over items."""
+    rest = fit.table.scores - fit.table.length[:, None] * fit.judges.excess
+    products = item_products(fit.table, rest[:, chosen], fit.counts[:, chosen])
+    clusters = int(fit.table.cluster.max(initial=-1)) + 1
+    cross, count = (np.zeros((clusters, *products.cross.shape[1:])) for _ in range(2))
+    np.add.at(cross, fit.table.cluster, products.cross)
+    np.add.at(count, fit.table.cluster, products.count)
+    cross, count = grouped(cross), grouped(count)
+    cross, count = cross.sum(axis=0) - cross, count.sum(axis=0) - count
+    with np.errstate(invalid="ignore", divide="ignore"):
+        covariance = np.where(count > 1e-9, cross / count, np.nan)
+        sd = np.sqrt(np.maximum(np.einsum("gjj->gj", covariance), 0.0))
+        correlation = np.clip(covariance / (sd[:, :, None] * sd[:, None, :]), -1.0, 1.0)
+    shared = shared_errors(correlation, count)
+    reliability = loadings(correlation - shared, count)
+    noise = sd**2 * np.maximum(1.0 - reliability**2, LEAST_NOISE)
+    left = effective_number(error_correlation(shared, reliability), noise)
+    limits = jackknifed(np.array([effective]), left[:, None])
+    low, high = float(limits.lower[0]), float(limits.upper[0])
+    if not np.isfinite([low, high]).all():
+        return 1.0, float(len(chosen))
+    return max(1.0, low), min(float(len(chosen)), high)
 
 
 def most_common(loaded: LoadedRun, judge: int) -> float | None:

@@ -20,6 +20,8 @@ import numpy as np
 
 from coeval.analysis.agreement import Reliability, overall_reliability
 from coeval.analysis.fit import Fit, fit_run, task_fits
+from coeval.analysis.judge_tests import PanelWorth, panel_worth
+from coeval.analysis.panel import with_taste
 from coeval.analysis.statistics import (
     Codes,
     Floats,
@@ -177,6 +179,7 @@ class StudentReport(Report):
     tasks: tuple[_TaskFit, ...] = ()
     hamming: tuple[_HammingRow, ...] = ()  # of tasks with several label attributes
     reliability: Reliability | None = None  # of all judges together
+    panel: PanelWorth | None = None  # what all judges are worth together
 
 
 # Weights of factors in students' means.
@@ -214,6 +217,7 @@ def student_report(loaded: LoadedRun) -> StudentReport:
         tasks=task_rows(loaded),
         hamming=_hamming_rows(labels),
         reliability=overall_reliability(loaded),
+        panel=panel_worth(loaded),
     )
 
 
@@ -269,6 +273,7 @@ def _fitted_scores(fit: Fit | None, size: int) -> tuple[_Scores, _Scores]:
     estimates = []
     for score, influence in ((fit.score, fit.influence), (fit.controlled, fit.controlled_influence)):
         spread = influence_variance(np.clip(score, 0.0, 1.0), influence, fit.shares)
+        spread = with_taste(spread, fit.taste, fit.judges.taste.freedom)
         lower, upper = score_limits(spread)
         is_there = np.isfinite(score)
         estimates.append(tuple(np.where(is_there, values, np.nan) for values in (spread.mean, lower, upper)))
@@ -362,7 +367,7 @@ def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
     Where the run has no fit the difference of means takes its place.
     """
     fit = fit_run(loaded)
-    fitted = {} if fit is None else dict(_fitted_pairs(fit))
+    fitted = {} if fit is None else dict(fitted_pairs(fit))
     has_score = (~np.isnan(scores)).astype(np.int64)
     common = has_score.T @ has_score  # (S, S) items that both answered
     pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if common[a, b] > 1]
@@ -432,12 +437,15 @@ def _plain_difference(loaded: LoadedRun, scores: Floats, a: int, b: int) -> tupl
     return mean_difference(both[common, 0] - both[common, 1], loaded.clusters[common]), spread
 
 
-def _fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference, Variance]]]:
+def fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference, Variance]]]:
+    """Yield every two students with the test of their difference, and the variance of their scores (2,)."""
     for a, b, items in fit.shared():
         if items.sum() > 1:
             influence, shares = fit.influence[:, [a, b]], (items / items.sum())[:, None]
             difference = np.array([fit.scale * (fit.solution.theta[a] - fit.solution.theta[b])])
+            taste, freedom = fit.taste[[a, b]], fit.judges.taste.freedom
             gap = influence_variance(difference, influence[:, :1] - influence[:, 1:], shares)
+            gap = with_taste(gap, taste.sum(keepdims=True), freedom)
             means = np.clip(fit.score[[a, b]], 0.0, 1.0)
             test = Difference(
                 difference=float(difference[0]),
@@ -445,7 +453,8 @@ def _fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference,
                 freedom=float(gap.freedom[0]),
                 prompts=int((items > 0).sum()),
             )
-            yield (a, b), (test, influence_variance(means, influence, np.repeat(shares, 2, axis=1)))
+            spread = influence_variance(means, influence, np.repeat(shares, 2, axis=1))
+            yield (a, b), (test, with_taste(spread, taste, freedom))
 
 
 # Labels: how often students name the one that an item was made with; no judge is asked.

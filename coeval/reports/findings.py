@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from coeval.analysis.agreement import JudgeReport, Reliability
 from coeval.analysis.coverage import CoverageSummary, SummaryReport
 from coeval.analysis.distribution import InteractionMatrix, JudgeConsistency, ScoreDistribution
+from coeval.analysis.judge_tests import PanelWorth
 from coeval.analysis.people import Calibration
 from coeval.analysis.robust import RobustSummary
 from coeval.analysis.students import StudentPair, StudentReport, StudentRow
@@ -30,7 +31,11 @@ _MAX_NAMES_LISTED = 4
 
 def students(report: StudentReport) -> list[str]:
     """Say who answers best, how sure that is, and how far the judges agree."""
-    return [*ranking_sentences(report.students, report.pairs), *agreement_sentences(report.reliability)]
+    return [
+        *ranking_sentences(report.students, report.pairs),
+        *panel_sentences(report.panel),
+        *agreement_sentences(report.reliability),
+    ]
 
 
 def summary(report: SummaryReport) -> list[str]:
@@ -58,6 +63,20 @@ def ranking_sentences(rows: Sequence[StudentRow], pairs: Sequence[StudentPair] =
     others = "all others" if not near else f"{len(ahead)} of {len(rows) - 1} others"
     text = f"{text}; it is ahead of {others} beyond chance."
     return [text, f"Its lead on {_names_text(near)} may be chance."] if near else [text]
+
+
+def panel_sentences(panel: PanelWorth | None) -> list[str]:
+    """Return how many independent judges a panel is worth, and which of them err alike; nothing without two."""
+    if panel is None:
+        return []
+    if not panel.shared:
+        text = f"{panel.judges} judges, worth {panel.judges} independent ones as far as scores can tell"
+        return [f"{text}: no two err alike more than others, and errors that all share show in people's labels alone."]
+    figure = estimate_text(panel.effective, panel.lower, panel.upper, 1)
+    alike = [f"{pair.first} and {pair.second} ({pair.correlation:.0%})" for pair in panel.shared[:_MAX_NAMES_LISTED]]
+    more = f", and {len(panel.shared) - len(alike)} pairs more" if len(panel.shared) > len(alike) else ""
+    text = f"{panel.judges} judges, worth about {figure} independent ones at most"
+    return [f"{text}; these err alike, by the correlation of their errors: {', '.join(alike)}{more}."]
 
 
 def agreement_sentences(row: Reliability | None) -> list[str]:
@@ -115,7 +134,7 @@ def teachers(report: TeacherReport) -> list[str]:
 def judges(report: JudgeReport) -> list[str]:
     """Say how far judges agree, and with whom peers agree most."""
     whole = next((row for row in report.reliability if row.scope == "all"), None)
-    sentences = agreement_sentences(whole)
+    sentences = [*panel_sentences(report.panel), *agreement_sentences(whole)]
     ranked = [row for row in report.judges if row.rank is not None]
     if len(ranked) > 1 and not report.degenerate:
         best, second = ranked[:2]

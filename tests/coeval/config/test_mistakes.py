@@ -190,6 +190,7 @@ def test_what_would_silently_be_read_as_something_else_is_told(
 
 def test_words_in_quotes_and_true_are_values(tmp_path: Path) -> None:
     path = write(tmp_path)
-    text = path.read_text(encoding="utf-8").replace("- odd", '- "no"\n      - true\n      - 10', 1)
-    path.write_text(text, encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    before = text.partition("- odd")[0].rpartition("\n")[2]
+    path.write_text(text.replace("- odd", f'- "no"\n{before}- true\n{before}- 10', 1), encoding="utf-8")
     assert load_config(path, keys=Keys(env={})).tasks[0].nuanced_attributes == {"tone": ["plain", "no", True, 10]}
