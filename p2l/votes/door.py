@@ -56,7 +56,7 @@ _TYPES = {
     },
     "scores": {
         **dict.fromkeys(("question_id", "category", "prompt", "model"), _TEXT),
-        **dict.fromkeys(("score", "cost"), _NUMBER),
+        **dict.fromkeys(("score", "cost", "output_chars"), _NUMBER),
     },
 }
 """The columns that kinds give, in their order."""

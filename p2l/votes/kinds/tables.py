@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from p2l.votes.kinds.kind import Kind, Row, Sample
@@ -32,6 +33,9 @@ _NOT_MODELS = frozenset(
     {*PROMPTS, *QUESTION_IDS, *_CATEGORIES, *_COSTS, "unnamed: 0", "", "turn", "tstamp", "split", "target"}
 )
 _VOTE_COLUMNS = ("model_a", "model_b", "winner")
+_BEST_GRADE = 100.0  # percent
+# Numbers that tables have beside grades: sizes, times, costs, and whatever is told of two sides.
+_MEASURE = re.compile(r"(^|_)(chars|length|len|tokens|count|num|n|time|seconds|latency|cost|price|year)($|_)|_[ab]$")
 _COST_MARK = "|total_cost"  # of RouterBench's columns
 _LEADERBOARD_MARKS = ("rating", "elo", "rank", "ci", "votes", "rating_q025", "rating_q975", "95% ci")
 
@@ -51,6 +55,7 @@ def _answer(row: Row) -> Iterator[Row]:
         "model": name_of(first_of(row, MODELS), "model"),
         "score": grade(first_of(row, SCORES)),
         "cost": _cost(first_of(row, _COSTS)),
+        "output_chars": None if row.get("output_chars") is None else grade(row["output_chars"], "output_chars"),
     }
 
 
@@ -74,15 +79,17 @@ def _is_number(value: object) -> bool:
     return True
 
 
+def _are_grades(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a column may hold grades: those between 0 and 1 or 0 and 100, and no measure of the answers."""
+    if _MEASURE.search(name.lower()):
+        return False
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return bool(values) and all(_is_number(value) and 0 <= grade(value) <= _BEST_GRADE for value in values)
+
+
 def _number_columns(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     """Return those columns whose values in the first rows are grades, at least one of them being there."""
-    return [
-        name
-        for name in columns
-        if name.lower() not in _NOT_MODELS
-        and any(row.get(name) is not None for row in rows)
-        and all(row.get(name) is None or _is_number(row[name]) for row in rows)
-    ]
+    return [name for name in columns if name.lower() not in _NOT_MODELS and _are_grades(rows, name)]
 
 
 def _wide_models(sample: Sample) -> list[str]:

@@ -264,3 +264,12 @@ def test_columns_and_kind_override_what_is_recognised(tmp_path: Path, capsys: py
     assert main(["import", "--list-kinds"]) == 0
     listed = capsys.readouterr().out
     assert all(f"{name}: " in listed for name in KINDS)
+
+
+def test_numbers_that_are_no_grades_make_no_models(tmp_path: Path) -> None:
+    (tmp_path / "v.csv").write_text("question,chars_a,chars_b,verdict\nq,300,20,a\n", encoding="utf-8")
+    with pytest.raises(VoteError, match="no column 'model_a'; columns: question, chars_a"):
+        imported(tmp_path / "v.csv")
+    (tmp_path / "w.csv").write_text("question,ant,bee,tokens,year\nq,1,0,300,2024\n", encoding="utf-8")
+    _, rows = imported(tmp_path / "w.csv")
+    assert [row["model"] for row in rows] == ["ant", "bee"]
