@@ -21,6 +21,7 @@ from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.newton import Prior
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json
+from p2l.votes.reading import open_vote_source
 from p2l.votes.rows import RawBatch, Source
 from p2l.votes.schema import hash_turns
 from p2l.votes.sources import open_source
@@ -120,7 +121,7 @@ def with_clusters(votes: Any, model: str) -> Source:
 
     from p2l.batch_inference.prompts import as_turns
 
-    source = open_source(votes)
+    source = open_vote_source(votes)
     if CLUSTER in source.columns:
         raise InputError(f"{source.name}: has a column {CLUSTER!r} already; name it with --by, without --clusters")
     _check_column("prompt", source.columns, source.name)

@@ -30,9 +30,8 @@ from p2l.leaderboard.groups import ClusteredVotes, Groups
 from p2l.leaderboard.intervals import Units
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter
 from p2l.likelihood import get, win_rates
-from p2l.votes.reading import VoteBatch, model_codes, read_votes
+from p2l.votes.reading import VoteBatch, model_codes, open_vote_source, read_votes
 from p2l.votes.schema import WINNERS, name_lookup, numbers
-from p2l.votes.sources import open_source
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -139,7 +138,7 @@ def drift_of_votes(
         few, unjoined = few + too_few, unjoined + apart
     if not drift.measured:
         raise InputError(
-            f"{open_source(votes).name}: {rule.missing()} "
+            f"{open_vote_source(votes).name}: {rule.missing()} "
             f"(models need votes on {least} prompts on each side: --min-prompts)"
         )
     if few:
@@ -162,7 +161,7 @@ class _Counted:
 def _count(votes: Any, rule: Rule, by: Sequence[str], *, quiet: bool) -> _Counted:
     import pyarrow as pa
 
-    source = open_source(votes)
+    source = open_vote_source(votes)
     counted = _Counted(Groups(source, by), VoteCounter(), ClusteredVotes("prompt"), {})
     columns = ["model_a", "model_b", "winner", rule.column, *counted.groups.bases.values()]
     columns += ["prompt"] * ("prompt" in source.columns)

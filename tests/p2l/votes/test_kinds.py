@@ -11,6 +11,7 @@ import pytest
 
 from p2l.commands.votes import main
 from p2l.common.errors import InputError, VoteError
+from p2l.votes import read_votes
 from p2l.votes.importing import Imported, ImportOptions, import_votes
 from p2l.votes.kinds import KINDS, Kind, register
 
@@ -273,3 +274,56 @@ def test_numbers_that_are_no_grades_make_no_models(tmp_path: Path) -> None:
     (tmp_path / "w.csv").write_text("question,ant,bee,tokens,year\nq,1,0,300,2024\n", encoding="utf-8")
     _, rows = imported(tmp_path / "w.csv")
     assert [row["model"] for row in rows] == ["ant", "bee"]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        # LiveBench's judgements name a question by its identifier alone.
+        (
+            {"question_id": "q1", "task": "olympiad", "model": "ant", "score": 0.5, "turn": 1, "category": "math"},
+            (None, "ant", 0.5, "math"),
+        ),
+        ({"question": "Q", "model_name": "ant", "acc": "73%"}, ("Q", "ant", 0.73, None)),
+        ({"prompt": "Q", "model": "ant", "verdict": "incorrect"}, ("Q", "ant", 0.0, None)),
+        ({"instance_id": "django__1", "model_name_or_path": "ant", "resolved": True}, (None, "ant", 1.0, None)),
+        ({"input": "Q", "model": "ant", "score": "C", "dataset": "sums"}, ("Q", "ant", 1.0, "sums")),
+    ],
+)
+def test_a_graded_answer_is_read_by_the_names_that_people_use(
+    row: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    written(tmp_path, {"v.jsonl": (row,)})
+    _, (answer,) = imported(tmp_path / "v.jsonl")
+    assert (answer.get("prompt"), answer["model"], answer["score"], answer.get("category")) == expected
+
+
+def test_samples_of_older_versions_of_lm_eval_are_read(tmp_path: Path) -> None:
+    line = {"doc_id": 0, "doc": {}, "target": "4", "arguments": [["2 + 2?", {"until": ["\n"]}]], "resps": [["4"]]}
+    filters = (
+        {**line, "filter": "strict-match", "exact_match": 0.0},
+        {**line, "filter": "flexible", "exact_match": 1.0},
+    )
+    results = {"config": {"model": "hf", "model_args": "pretrained=org/ant,dtype=auto"}, "results": {}}
+    date = "2024-05-01T10-00-00.000000"
+    files = {f"org__ant/samples_sums_{date}.jsonl": filters, f"org__ant/results_{date}.json": results}
+    done, (answer,) = imported(written(tmp_path / "out", files))
+    assert (answer["model"], answer["category"], answer["score"]) == ("org/ant", "sums", 0.0)
+    assert done.notes == ("left out: 1 record (answer by a second filter (flexible))",)
+
+
+def test_graded_answers_serve_leaderboards_and_votes_directly(tmp_path: Path) -> None:
+    rows = [
+        {"question": f"Q{number}", "model": model, "score": float(number < right)}
+        for number in range(10)
+        for model, right in (("ant", 9), ("bee", 4), ("bee ", 4))
+    ]
+    written(tmp_path, {"scores.jsonl": tuple(rows)})
+    with pytest.raises(InputError, match="this model has answered this question in an earlier row"):
+        list(read_votes(tmp_path / "scores.jsonl"))
+    written(tmp_path, {"scores.jsonl": tuple(row for row in rows if row["model"] != "bee ")})
+    votes = [row for batch in read_votes(tmp_path / "scores.jsonl") for row in batch.batch.to_pylist()]
+    outcomes = {frozenset((vote["model_a"], vote["model_b"])) for vote in votes}
+    assert (len(votes), outcomes) == (10, {frozenset(("ant", "bee"))})
+    winners = [vote[vote["winner"]] for vote in votes if vote["winner"].startswith("model")]
+    assert winners == ["ant"] * 5
