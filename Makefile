@@ -19,7 +19,7 @@ PROCESSES ?= 4
 # Where PostgreSQL and Redis of tests are, if not installed as services of the machine.
 SERVICES ?= .services
 
-.PHONY: services services-stop cluster demo test test-slow docs-run lint bench bench-all install js browser tools lock sbom audit dist site clean
+.PHONY: services services-stop cluster demo test test-slow test-nightly docs-run lint bench bench-all install js browser tools lock sbom audit dist site clean
 
 install: $(READY)
 
@@ -68,6 +68,10 @@ test: $(READY) lint
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The same with twenty moments for each kill, which takes hours.
+test-nightly: $(READY)
+	P2L_FAULT_MOMENTS=20 $(BIN)/python -m pytest -m slow
 
 # The README's blocks as printed, in order, and those of other pages with PAGES=docs/train/live.md.
 docs-run: $(READY)

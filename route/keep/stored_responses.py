@@ -163,6 +163,7 @@ def _make_room(connection: Connection, key: str, size: int, most: int) -> int:
                 break
             for identifier, its_size in oldest:
                 connection.execute("DELETE FROM response_items WHERE response = ?", (identifier,))
+                connection.execute("DELETE FROM response_items WHERE response = ?", (identifier,))
                 connection.execute("DELETE FROM responses WHERE id = ?", (identifier,))
                 evicted += 1
                 excess -= its_size

@@ -18,7 +18,8 @@ from tests.route.keep.stores import every_database
 
 
 def response(name: str, previous: str | None = None) -> dict[str, Any]:
-    return {"id": name, "object": "response", "previous_response_id": previous, "output": []}
+    items = [{"id": f"item-of-{name}", "type": "message"}]
+    return {"id": name, "object": "response", "previous_response_id": previous, "output": items}
 
 
 def large(kilobytes: int) -> list[dict[str, Any]]:
@@ -38,6 +39,8 @@ def test_the_oldest_of_a_key_leave_for_its_newer_ones_and_it_is_told(
             assert [len(await store.chain("ops", f"mine-{number}")) for number in range(6)] == [0, 0, 0, 1, 1, 1]
             assert len(await store.chain("other", "theirs")) == 1
             assert store.evicted == 3
+            kept = await opened.read(lambda one: one.execute("SELECT count(*) FROM response_items").fetchone()[0])
+            assert kept == 4  # what has left leaves nothing behind
             with pytest.raises(NoRoomError, match="of at most 1,048,576 that a key may keep"):
                 await store.put("ops", response("too-large"), large(1100))
             assert len(await store.chain("ops", "mine-5")) == 1

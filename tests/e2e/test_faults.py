@@ -1,0 +1,197 @@
+"""Kill -9, full disks, broken files, two writers at once: what was reported as saved is there afterwards, and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from p2l.common.errors import InputError
+from p2l.votes import read_votes
+from p2l.votes.lake import Lake
+from route.keep.feedback import Feedback, ShownAnswer, StoredVote, Vote
+from route.keep.sqlite import SqliteDatabase
+from route.keep.stored_responses import NoRoomError, ResponseStore
+from tests.conftest import ROOT, Command, vote_rows, write_votes
+
+MOMENTS = int(os.environ.get("P2L_FAULT_MOMENTS", "3"))
+VOTES = 30_000  # enough that a kill meets a command at work
+
+
+@pytest.fixture(scope="module")
+def many_votes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Votes that take a command a second."""
+    rows = vote_rows(300)
+    many = [
+        row | {"question_id": f"{row.get('question_id', '')}-{turn}"} for turn in range(VOTES // 300) for row in rows
+    ]
+    return write_votes(tmp_path_factory.mktemp("votes") / "many.jsonl", many)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A disk in memory, where this user may mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no disk in memory can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # lazy: a test that failed has files open
+
+
+def count_of(path: Path) -> int:
+    return sum(batch.batch.num_rows for batch in read_votes(path))
+
+
+def started(*words: str | Path) -> subprocess.Popen[bytes]:
+    code = "import sys; from p2l.cli import main; sys.exit(main())"
+    line = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    process = started(*words)
+    _, errors = process.communicate()
+    return process.returncode, errors.decode()
+
+
+def killed_at_moments(*words: str | Path) -> Iterator[None]:
+    """Kill a command at random moments of the time that it takes whole, which is measured first; yield after each."""
+    begun = time.monotonic()
+    code, errors = run(*words)
+    assert code == 0, errors
+    whole = time.monotonic() - begun
+    moments = random.Random(0)
+    for _ in range(MOMENTS):
+        process = started(*words)
+        time.sleep(moments.uniform(0.3, 1.0) * whole)
+        process.kill()
+        process.communicate()
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_a_kill_of_an_import_leaves_the_old_file_or_the_new_one(
+    many_votes: Path, votes_file: Path, tmp_path: Path, ending: str
+) -> None:
+    output = tmp_path / f"votes.{ending}"
+    words = ("votes", "import", many_votes, "--output", output, "--quiet")
+    for _ in killed_at_moments(*words):
+        assert count_of(output) in (120, VOTES)
+        assert run("votes", "import", votes_file, "--output", output, "--quiet")[0] == 0
+        assert count_of(output) == 120
+    assert run(*words)[0] == 0
+    assert count_of(output) == VOTES
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [output.name]
+
+
+@pytest.mark.slow
+def test_a_kill_of_a_lake_loses_and_doubles_nothing(many_votes: Path, votes_file: Path, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    lake = tmp_path / "lake"
+    assert run("votes", "lake", votes_file, "--output", lake)[0] == 0
+    for _ in killed_at_moments("votes", "lake", many_votes, "--output", scratch):
+        process = started("votes", "lake", many_votes, "--output", lake)
+        time.sleep(random.Random(Lake(lake).rows).uniform(0.5, 2.0))
+        process.kill()
+        process.communicate()
+        assert Lake(lake).rows in (120, 120 + VOTES)
+        assert count_of(lake) == Lake(lake).rows
+    assert run("votes", "lake", many_votes, "--output", lake)[0] == 0
+    assert (Lake(lake).rows, count_of(lake)) == (120 + VOTES, 120 + VOTES)
+
+
+@pytest.mark.slow
+def test_two_imports_into_one_file_leave_one_of_them_whole(many_votes: Path, votes_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "votes.parquet"
+    for _ in range(MOMENTS):
+        both = [started("votes", "import", path, "--output", output, "--quiet") for path in (many_votes, votes_file)]
+        for process in both:
+            process.communicate()
+        assert 0 in [process.returncode for process in both]
+        assert count_of(output) in (120, VOTES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_a_full_disk_ends_an_import_in_one_line_and_keeps_what_was_there(
+    many_votes: Path, votes_file: Path, tmp_path: Path, ending: str
+) -> None:
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        output = disk / f"votes.{ending}"
+        assert run("votes", "import", votes_file, "--output", output, "--quiet")[0] == 0
+        (disk / "filler").write_bytes(bytes(1_000_000 - output.stat().st_size))
+        code, errors = run("votes", "import", many_votes, "--output", output, "--quiet")
+        assert code not in (0, None)
+        assert "Traceback" not in errors
+        assert len(errors.strip().splitlines()) == 1
+        assert count_of(output) == 120
+        assert {path.name for path in disk.iterdir()} == {output.name, "filler"}
+
+
+def test_stored_responses_leave_a_small_disk_to_votes(tmp_path: Path) -> None:
+    """On a disk that they could fill, the last eighth takes votes and spend."""
+
+    async def main(disk: Path) -> None:
+        database = SqliteDatabase(disk / "router.sqlite")
+        await database.start()
+        store = ResponseStore(database, enabled=True, most_mb=1000.0)
+        votes = Feedback(database)
+        await votes.start()
+        text = [{"type": "message", "content": "x" * 200_000}]
+        kept = 0
+        with contextlib.suppress(NoRoomError):
+            while kept < 1000:
+                await store.put("ops", {"id": f"resp-{kept}", "previous_response_id": None, "output": []}, text)
+                kept += 1
+        assert 10 < kept < 1000
+        for number in range(300):
+            name = votes.ids.new()
+            votes.remember(ShownAnswer(name, "ops", ("ant", "bee"), 1.0))
+            assert isinstance(await votes.vote(Vote(name, "tie"), key="ops"), StoredVote), number
+        assert database.fault is None
+        await votes.close()
+        await database.close()
+
+    with small_disk(tmp_path / "disk", megabytes=24) as disk:
+        asyncio.run(main(disk))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_a_file_that_was_cut_off_is_read_whole_or_refused_in_one_line(
+    votes_file: Path, tmp_path: Path, ending: str, share: float
+) -> None:
+    whole = tmp_path / f"whole.{ending}"
+    assert run("votes", "import", votes_file, "--output", whole, "--quiet")[0] == 0
+    content = whole.read_bytes()
+    torn = tmp_path / f"torn.{ending}"
+    torn.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(InputError) as caught:
+        count_of(torn)
+    assert "\n" not in str(caught.value)
+    assert torn.name in str(caught.value)
+
+
+def test_a_commit_of_a_lake_that_was_cut_off_is_named(command: Command, votes_file: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert run("votes", "lake", votes_file, "--output", lake)[0] == 0
+    commit = sorted((lake / "_commits").iterdir())[-1]
+    commit.write_bytes(commit.read_bytes()[:20])
+    shown = command("p2l", "leaderboard", "--votes", lake)
+    assert shown.returncode == 2
+    assert "Traceback" not in shown.stderr
+    assert commit.name in shown.stderr
