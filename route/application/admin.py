@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from p2l.common.access import PAUSE_SECONDS, TooManyKeysError, is_from_this_machine
 from p2l.common.errors import ConfigError, InputError
 from route.application.live import Live, Reloaded
-from route.application.service import Service
+from route.application.service import Service, key_records
 from route.keep.database import DatabaseError
 from route.keep.journal import JournalError
-from route.keep.ledger import Refusal, team_account
+from route.keep.ledger import MAX_IN_FLIGHT, KeyRecord, Refusal, team_account
 from route.keep.stored_keys import KeyTakenError, StoredKey, UnknownKeyError, limit_key, revoke_key, stored_keys
 from route.manage_keys import checked_limits, checked_name
 from route.observability.logs import LOGGER
@@ -107,8 +107,15 @@ async def keys_of(service: Service) -> JSON:
     with _api_errors():
         stored = {key.name: key for key in await service.database.read(stored_keys)}
     ledger = service.ledger
+    limits = {key.name: _limits_of(key) for key in key_records(service.config, service.settings)}
     keys: list[JSON] = [
-        {"object": "route.key", "name": name, "source": "configuration", "spent_today": ledger.spent_of(name)}
+        {
+            "object": "route.key",
+            "name": name,
+            "source": "configuration",
+            "limits": limits.get(name, {}),
+            "spent_today": ledger.spent_of(name),
+        }
         for name in sorted(ledger.names - stored.keys())
     ]
     keys += [_card(service, key) for key in stored.values()]
@@ -117,6 +124,18 @@ async def keys_of(service: Service) -> JSON:
         for name, team in service.config.teams.items()
     ]
     return {"object": "list", "data": keys, "teams": teams}
+
+
+def _limits_of(key: KeyRecord) -> JSON:
+    """Return the limits of a key of the configuration, as those of a key of the database are listed."""
+    limits = {
+        name: limit for name, limit in asdict(key).items() if limit is not None and name not in ("name", "digest")
+    }
+    if key.models is not None:
+        limits["models"] = sorted(key.models)
+    if key.max_in_flight == MAX_IN_FLIGHT:
+        del limits["max_in_flight"]
+    return limits
 
 
 async def make_key(service: Service, body: JSON) -> JSON:

@@ -27,6 +27,7 @@ from route.application.admin import operate, why_not_operator
 from route.application.arena import Arena
 from route.application.chat import ChatEndpoint, read_chat
 from route.application.console import Console
+from route.application.counting import ESTIMATED, count_tokens
 from route.application.decide import decide
 from route.application.feed import Feed
 from route.application.forwarding import PassedEndpoint
@@ -44,14 +45,14 @@ from route.request.api_errors import ApiError, of_refusal, responses_unreadable
 from route.request.chat import Dialect, parse_object, read_body
 from route.request.fields import decision_of
 from route.request.messages import Messages
-from route.request.responses import Responses, stored_chain
+from route.request.responses import Compaction, Responses, stored_chain
 from route.send.dispatch import Answer
 
 _VOTE_BYTES = 2**16
 _VOTE_SECONDS = 10.0
 _EXPOSED = (
     *("x-request-id", "request-id", "retry-after", "x-p2l-model", "x-p2l-cost", "x-p2l-static", "x-p2l-average"),
-    *("x-p2l-dropped-fields", "x-p2l-max-tokens"),
+    *("x-p2l-dropped-fields", ESTIMATED, "x-p2l-max-tokens"),
 )
 """Headers of answers that a page may read."""
 _PREFLIGHT_SECONDS = 600
@@ -156,8 +157,10 @@ def _routes(live: Live) -> list[Route]:
     return [
         Route("/v1/chat/completions", ChatEndpoint(live), methods=["POST"]),
         Route("/v1/messages", ChatEndpoint(live, Messages), methods=["POST"]),
-        plain("/v1/messages/count_tokens", _count_tokens, "POST"),
+        plain("/v1/messages/count_tokens", _count_message, "POST"),
         Route("/v1/responses", ChatEndpoint(live, Responses), methods=["POST"]),
+        Route("/v1/responses/compact", ChatEndpoint(live, Compaction), methods=["POST"]),
+        plain("/v1/responses/input_tokens", _count_response, "POST"),
         plain("/v1/responses/{response_id}", _response, "GET"),
         plain("/v1/responses/{response_id}", _response, "DELETE"),
         plain("/v1/responses/{response_id}/input_items", _response, "GET"),
@@ -201,15 +204,14 @@ async def _route(service: Service, request: Request) -> Response:
     return JSONResponse({"object": "route.decision", **decision_of(answer.choice.decision)})
 
 
-async def _count_tokens(service: Service, request: Request) -> Response:
-    """Answer with an estimate of the tokens of a message's prompt: four bytes of text count as one."""
-    dialect = Messages()
-    try:
-        await service.authenticate(request.headers)
-        chat = await read_chat(service, request.headers, request.receive, dialect)
-    except ApiError as error:
-        return error.response(body=dialect.error(error))
-    return JSONResponse({"input_tokens": chat.prompt_tokens})
+async def _count_message(service: Service, request: Request) -> Response:
+    """Answer with the tokens of a message's prompt."""
+    return await count_tokens(service, request, Messages(), {})
+
+
+async def _count_response(service: Service, request: Request) -> Response:
+    """Answer with the tokens of the prompt of a response."""
+    return await count_tokens(service, request, Responses(), {"object": "response.input_tokens"})
 
 
 async def _response(service: Service, request: Request) -> Response:
@@ -320,9 +322,13 @@ async def _http(request: Request, error: Exception) -> Response:
             f"there is no {path} here; GET /openapi.json lists what there is"
             " (the base URL of OpenAI's clients ends in /v1, that of Anthropic's does not)"
         )
-        return ApiError(404, "unknown_url", text).response(headers)
-    text = f"{path} takes {headers.get('Allow', 'another method')}, not {request.method}"
-    return ApiError(error.status_code, "method_not_allowed", text).response(headers)
+        refusal = ApiError(404, "unknown_url", text)
+    else:
+        text = f"{path} takes {headers.get('Allow', 'another method')}, not {request.method}"
+        refusal = ApiError(error.status_code, "method_not_allowed", text)
+    # Anthropic's clients read errors in its form, batches and other paths that are not here included.
+    body = Messages().error(refusal) if path.startswith("/v1/messages") else None
+    return refusal.response(headers, body)
 
 
 async def _unexpected(_: Request, __: Exception) -> Response:

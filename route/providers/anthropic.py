@@ -400,6 +400,11 @@ class Anthropic(translation.TranslatingClient):
         """Request a whole message."""
         return await (await self._native(request, timeouts)).answer()
 
+    async def count_natively(self, request: NativeRequest, timeouts: Timeouts) -> JSON:
+        """Request the number of tokens of a prompt."""
+        body = completions.without(request.body, self._omit)
+        return await self._transport.answer(f"{self._messages}/count_tokens", body, timeouts, request.headers)
+
     async def stream_natively(self, request: NativeRequest, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a message and yield its events."""
         call = await self._native(request, timeouts)

@@ -131,6 +131,8 @@ class NativeRequest:
     body: JSON
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers of the client that belong to the protocol."""
+    path: str = ""
+    """What is asked for below the protocol's own path, such as `compact`; empty for an answer."""
     settings: JSON = field(default_factory=dict)
     """What the configuration sets, as fields of a chat completion request; those of the body go before it."""
 
@@ -153,6 +155,10 @@ class NativeProvider(Protocol):
 
     async def answer_natively(self, request: NativeRequest, timeouts: Timeouts) -> JSON:
         """Request a whole answer. Raise ProviderError if there is none."""
+        ...
+
+    async def count_natively(self, request: NativeRequest, timeouts: Timeouts) -> JSON:
+        """Request the number of tokens of a prompt, in the protocol's own form. Raise ProviderError for none."""
         ...
 
     def stream_natively(self, request: NativeRequest, timeouts: Timeouts) -> AsyncIterator[JSON]:

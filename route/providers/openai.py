@@ -110,6 +110,14 @@ class OpenAICompatible:
         except ProviderError as error:
             raise self._not_spoken(error) from error
 
+    async def count_natively(self, request: NativeRequest, timeouts: Timeouts) -> JSON:
+        """Request the number of tokens of a prompt."""
+        body = completions.without(request.body, self._omit)
+        try:
+            return await self._transport.answer(self._url(body, "responses/input_tokens"), body, timeouts)
+        except ProviderError as error:
+            raise self._not_spoken(error) from error
+
     async def stream_natively(self, request: NativeRequest, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a response and yield its events."""
         call = await self._native(request, timeouts)
@@ -126,7 +134,7 @@ class OpenAICompatible:
         body = await apart(request.body, lambda: completions.omitted(responses.native_body(request), self._omit))
         return NativeCall(
             transport=self._transport,
-            url=self._url(body, "responses"),
+            url=self._url(body, f"responses/{request.path}".rstrip("/")),
             body=body,
             headers=request.headers,
             timeouts=timeouts,

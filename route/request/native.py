@@ -87,6 +87,8 @@ class NativeForm:
     """Why no model of another protocol can take it; None where one can."""
     is_poorer: bool = False
     """Whether a translation loses a tool, so that models of the protocol go first."""
+    path: str = ""
+    """What is asked for below the protocol's own path; empty for an answer."""
     betas: tuple[str, ...] = ()
     """Betas of Anthropic's that the client asks for."""
 
@@ -121,7 +123,8 @@ def native_request(
     if passing:
         headers["anthropic-beta"] = ",".join(passing)
     dropped += [f"anthropic-beta.{beta}" for beta in form.betas if beta not in passing]
-    return NativeRequest(form.protocol, body, headers, settings), dropped
+    request = NativeRequest(form.protocol, body, headers=headers, path=form.path, settings=settings)
+    return request, dropped
 
 
 def limit_of(protocol: str) -> str:

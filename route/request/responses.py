@@ -487,6 +487,19 @@ class Responses(TranslatedDialect):
         return self.passed_end() if self._is_native else encode([*self._closing, *self._stream.end()])
 
 
+class Compaction(Responses):
+    """The Responses API's request to shorten a conversation, which its provider alone can do."""
+
+    def native_form(self, body: JSON, headers: Mapping[str, str]) -> NativeForm:
+        """See `Responses`; likewise the others."""
+        form = super().native_form(body, headers)
+        why = "compact: no model with the Responses API may answer; send the whole conversation"
+        return replace(form, path="compact", blocked=form.blocked or ApiError(400, "unsupported", why))
+
+    async def keep(self) -> None:
+        """Store nothing: what comes back is no response."""
+
+
 def _for_openai(items: Sequence[Any]) -> list[Any]:
     """Return input items without what only the router knows: identifiers that it made, and thoughts under these."""
     if not any(isinstance(item, dict) and is_own_id(item.get("id")) for item in items):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,5 +113,51 @@ def test_a_service_without_responses_is_asked_for_chat_completions() -> None:
                 "responses",
                 "chat/completions",
             ]
+
+    asyncio.run(main())
+
+
+def test_counts_are_the_providers_own_or_said_to_be_estimates() -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            counts = Exchange("count", "anthropic", "", {}, 200, "application/json", {"input_tokens": 42})
+            replay.stand_in.exchange = counts
+            body = {"messages": [{"role": "user", "content": "hi"}], "direct_model": "anthropic", "model": "claude"}
+            status, headers, text = await replay.post("/v1/messages/count_tokens", body, {})
+            assert (status, json.loads(text), "x-p2l-estimated" in headers) == (200, {"input_tokens": 42}, False)
+            asked = replay.stand_in.received[-1]
+            assert (asked.path, asked.body) == (
+                "/anthropic/v1/messages/count_tokens",
+                {"messages": body["messages"], "model": "m-1"},
+            )
+            body["direct_model"] = "gemini"
+            status, headers, text = await replay.post("/v1/messages/count_tokens", body, {})
+            assert (status, json.loads(text), headers["x-p2l-estimated"]) == (200, {"input_tokens": 1}, "true")
+            body = {"input": "hi", "direct_model": "openai-responses"}
+            _, _, text = await replay.post("/v1/responses/input_tokens", body, {})
+            assert json.loads(text) == {"input_tokens": 42}
+            status, _, text = await replay.post("/v1/messages/batches", {}, {})
+            assert (status, '"type": "not_found_error"' in text) == (404, True)
+
+    asyncio.run(main())
+
+
+def test_a_conversation_is_compacted_where_the_provider_can() -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            output = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "e"}]
+            answer = {"id": "resp_1", "object": "response.compaction", "output": output, "usage": {"input_tokens": 9}}
+            replay.stand_in.exchange = Exchange("c", "openai-responses", "", {}, 200, "application/json", answer)
+            body = {"input": "hi", "model": "gpt", "direct_model": "openai-responses"}
+            status, _, text = await replay.post("/v1/responses/compact", body, {})
+            assert status == 200, text
+            assert json.loads(text)["output"] == output
+            asked = replay.stand_in.received[-1]
+            assert (asked.path, asked.body) == (
+                "/openai-responses/v1/responses/compact",
+                {"input": "hi", "model": "m-1"},
+            )
+            status, _, text = await replay.post("/v1/responses/compact", {**body, "direct_model": "gemini"}, {})
+            assert (status, "compact" in text) == (400, True)
 
     asyncio.run(main())

@@ -88,6 +88,18 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     asyncio.run(main())
 
 
+def test_limits_of_the_configurations_keys_are_listed(tmp_path: Path) -> None:
+    async def main() -> None:
+        own = [{"key": "k", "name": "ops", "models": ["poor", "good"], "requests_per_minute": 5}]
+        async with a_router(tmp_path, admin_key="the-admin-key", keys=own) as router:
+            _, listed = await admin(router, "GET", "/admin/keys")
+            limits = {key["name"]: key["limits"] for key in listed["data"]}
+            assert limits["ops"] == {"models": ["good", "poor"], "requests_per_minute": 5}
+            assert limits[f"key-{digest_of(KEY)[:12]}"] == {}
+
+    asyncio.run(main())
+
+
 def test_without_a_database_no_key_is_made(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path, admin_key="the-admin-key") as router:

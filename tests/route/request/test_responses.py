@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from pydantic import BaseModel
 
-from tests.route.router_helpers import Running, a_router, model, served
+from tests.route.router_helpers import KEY, Running, a_router, model, served
 
 LOOK = {
     "type": "function",
@@ -320,5 +320,52 @@ def test_tools_that_a_provider_runs_are_dropped_and_named(tmp_path: Path) -> Non
             assert status == 200
             assert set(headers["x-p2l-dropped-fields"].split(", ")) == {"truncation", "tools.web_search"}
             assert "tools" not in router.last("good")
+
+    asyncio.run(main())
+
+
+def test_items_that_are_kept_may_be_referred_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path, database="router.sqlite") as router:
+            _, first, _ = await router.post("/v1/responses", {"input": "hello"})
+            reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+            history = [{"role": "user", "content": "hello"}, reference, {"role": "user", "content": "and now?"}]
+            status, second, _ = await router.post("/v1/responses", {"input": history})
+            assert status == 200, second
+            told = first["output"][0]["content"][0]["text"]
+            assert [message["content"] for message in router.last("good")["messages"]][1] == told
+            status, error, _ = await router.post("/v1/responses", {"input": [{**reference, "id": "msg_unknown"}]})
+            assert (status, error["error"]["param"]) == (400, "input[0]")
+
+    asyncio.run(main())
+
+
+def test_custom_tools_are_functions_of_one_text_elsewhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            tools = [{"type": "custom", "name": "patch", "description": "Apply a patch."}]
+            for stream in (False, True):
+                body = {"input": "go", "tools": tools, "stream": stream}
+                if stream:
+                    async with router.http.post(
+                        f"{router.url}/v1/responses", json=body, headers={"authorization": f"Bearer {KEY}"}
+                    ) as response:
+                        events = await response.text()
+                    data = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
+                    assert "response.custom_tool_call_input.done" in [event["type"] for event in data]
+                    answer = data[-1]["response"]
+                else:
+                    _, answer, _ = await router.post("/v1/responses", body)
+                function = router.last("good")["tools"][0]["function"]
+                assert (function["name"], list(function["parameters"]["properties"])) == ("patch", ["input"])
+                [call] = [item for item in answer["output"] if item["type"] == "custom_tool_call"]
+                assert (call["name"], isinstance(call["input"], str)) == ("patch", True)
+            output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
+            asked = [{"role": "user", "content": "go"}, call, output]
+            status, _, _ = await router.post("/v1/responses", {"input": asked, "tools": tools})
+            sent = router.last("good")["messages"]
+            assert status == 200
+            assert json.loads(sent[1]["tool_calls"][0]["function"]["arguments"]) == {"input": call["input"]}
+            assert sent[2] == {"role": "tool", "tool_call_id": call["call_id"], "content": "done"}
 
     asyncio.run(main())
