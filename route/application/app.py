@@ -27,7 +27,7 @@ from route.application.admin import operate, why_not_operator
 from route.application.arena import Arena
 from route.application.chat import ChatEndpoint, read_chat
 from route.application.console import Console
-from route.application.counting import ESTIMATED, count_tokens
+from route.application.counting import ESTIMATED, count_message, count_response
 from route.application.decide import decide
 from route.application.feed import Feed
 from route.application.forwarding import PassedEndpoint
@@ -157,10 +157,10 @@ def _routes(live: Live) -> list[Route]:
     return [
         Route("/v1/chat/completions", ChatEndpoint(live), methods=["POST"]),
         Route("/v1/messages", ChatEndpoint(live, Messages), methods=["POST"]),
-        plain("/v1/messages/count_tokens", _count_message, "POST"),
+        plain("/v1/messages/count_tokens", count_message, "POST"),
         Route("/v1/responses", ChatEndpoint(live, Responses), methods=["POST"]),
         Route("/v1/responses/compact", ChatEndpoint(live, Compaction), methods=["POST"]),
-        plain("/v1/responses/input_tokens", _count_response, "POST"),
+        plain("/v1/responses/input_tokens", count_response, "POST"),
         plain("/v1/responses/{response_id}", _response, "GET"),
         plain("/v1/responses/{response_id}", _response, "DELETE"),
         plain("/v1/responses/{response_id}/input_items", _response, "GET"),
@@ -202,16 +202,6 @@ async def _route(service: Service, request: Request) -> Response:
     service.dispatcher.first(answer)
     assert answer.choice.decision is not None
     return JSONResponse({"object": "route.decision", **decision_of(answer.choice.decision)})
-
-
-async def _count_message(service: Service, request: Request) -> Response:
-    """Answer with the tokens of a message's prompt."""
-    return await count_tokens(service, request, Messages(), {})
-
-
-async def _count_response(service: Service, request: Request) -> Response:
-    """Answer with the tokens of the prompt of a response."""
-    return await count_tokens(service, request, Responses(), {"object": "response.input_tokens"})
 
 
 async def _response(service: Service, request: Request) -> Response:

@@ -12,14 +12,26 @@ from route.keep.ledger import KeyRecord
 from route.providers.base import JSON, NativeProvider, NotSpokenError, ProviderError
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, Dialect
+from route.request.messages import Messages
 from route.request.native import native_request
+from route.request.responses import Responses
 
 _SECONDS = 30.0
 ESTIMATED = "x-p2l-estimated"
 """Header of a count that is an estimate: four bytes of text count as a token, an image as a thousand."""
 
 
-async def count_tokens(service: Service, request: Request, dialect: Dialect, form: JSON) -> Response:
+async def count_message(service: Service, request: Request) -> Response:
+    """Answer with the tokens of the prompt of Anthropic's Messages API."""
+    return await _count(service, request, Messages(), {})
+
+
+async def count_response(service: Service, request: Request) -> Response:
+    """Answer with the tokens of the prompt of OpenAI's Responses API."""
+    return await _count(service, request, Responses(), {"object": "response.input_tokens"})
+
+
+async def _count(service: Service, request: Request, dialect: Dialect, form: JSON) -> Response:
     """Answer with the tokens of a prompt in a dialect's own form, which has further fields in `form`.
 
     The provider counts where the client names a model of its protocol, or every model that may answer speaks that.
