@@ -133,6 +133,7 @@ $(SITE)/.ready: tools/site-requirements.txt
 site: $(READY) $(SITE)/.ready
 	$(BIN)/python -m tools.site build/pages
 	$(SITE)/bin/zensical build --strict --clean
+	$(BIN)/python -m tools.site_texts build/pages build/site
 
 # Asks a public service about known vulnerabilities, so it needs a network and is no part of `make test`. Strict, because
 # what the service does not know would pass as sound. OSV=PATH looks them up in a database on this machine instead: the

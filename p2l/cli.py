@@ -15,7 +15,7 @@ GROUPS = {
             "sample, check, import, split or slice votes, make them from scores, add to a lake",
         ),
         "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
-        "leaderboard": ("p2l.commands.leaderboard", "fit a leaderboard to votes, or read one from a model"),
+        "leaderboard": ("p2l.commands.leaderboard", "show who is good at a prompt, or fit a leaderboard to votes"),
         "examples": ("p2l.commands.examples", "write the configurations and examples of the documentation"),
     },
     "votes": {
@@ -32,6 +32,8 @@ GROUPS = {
     "use a model": {
         "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
         "eval": ("p2l.eval", "run a model over a whole data set of prompts"),
+        "mcp": ("p2l.agents.mcp_server", "serve boards, recommendations and training to agents, by MCP"),
+        "skill": ("p2l.agents.skill", "print or install the skill for agents: which command for which wish"),
     },
     "evaluate": {
         "auto-evals": ("p2l.auto_evals", "measure forecasts of votes: losses, leaderboards, calibration"),

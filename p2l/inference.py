@@ -37,6 +37,8 @@ from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
 from p2l.model.encoding import Prompt as Prompt
 from p2l.model.model import P2LModel
 from p2l.model.tokenizer import load_tokenizer
+from p2l.public import PUBLIC
+from p2l.public.model import public_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,14 +184,14 @@ class P2L:
         loss_type: str | None = None,
         max_length: int | None = None,
     ) -> P2L:
-        """Load a model folder or a hub id.
+        """Load a model folder, a hub id, or the public model ("p2l-public").
 
         By default it runs on the GPU if there is one, in bfloat16 where a GPU supports it, with the types that the
         checkpoint records and as many tokens per prompt as in training. InputError if the device is absent, or the
         folder is incomplete or contradicts an argument.
         """
         target = choose_device(device)
-        folder = local_folder(path)
+        folder = public_folder() if path == PUBLIC else local_folder(path)
         if (folder / "committee.json").is_file():
             raise InputError(
                 f"{folder}: is a committee of an older version, not a model; name one of its members' folders"
@@ -205,6 +207,14 @@ class P2L:
         tokenizer = load_tokenizer(folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None)
         _fit_together(folder, model, tokenizer)
         return cls(model, tokenizer, target, folder)
+
+    @classmethod
+    def public(cls, *, device: str | torch.device | None = None) -> P2L:
+        """Load the public model of real LLMs that comes with the package (docs/evaluate/public-model.md).
+
+        InputError where the extra `encoder`, whose weights it reads with, is not installed.
+        """
+        return cls.from_pretrained(public_folder(), device=device)
 
     def __repr__(self) -> str:
         """Return what the model is, without its weights."""

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 from p2l.common.access import add_address_flags, check_address, digest_of, new_key
 from p2l.common.cli import add_config, add_server_flags, parser, run
 from p2l.common.connections import add_connection_flags, limits_of
-from p2l.common.errors import AnswerTimeoutError, ConfigError, MalformedAnswerError, UnavailableError
+from p2l.common.errors import AnswerTimeoutError, ConfigError, MalformedAnswerError, P2LError, UnavailableError
 from route.application.settings import Settings
 
 if TYPE_CHECKING:
     from route.config import RouterConfig
 
+_UNKNOWN_TYPE = ""
+"""In place of a router type, where no P2L can be asked for its likelihood."""
 _KEY_VARIABLE = "P2L_ROUTER_KEY"
 _ENDPOINT_KEY_VARIABLE = "P2L_API_KEY"
+_USUAL_ENDPOINT = "http://localhost:10250"
 _ENDPOINT_START_SECONDS = 10.0  # seconds in which an endpoint that starts beside the router should answer
 
 
@@ -36,7 +39,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     group.add_argument("--router-model-name", help="folder or hub id of the P2L model; for bt-local and grk-local")
     group.add_argument(
-        "--router-model-endpoint", default="http://localhost:10250", help="URL of the P2L endpoint; for the others"
+        "--router-model-endpoint",
+        help=f"URL of the P2L endpoint; for the others (default: {_USUAL_ENDPOINT}; where nothing answers there, the "
+        "public P2L of this package, in this process)",
     )
     group.add_argument("--router-api-key", help=f"key of the P2L endpoint (default: ${_ENDPOINT_KEY_VARIABLE})")
     group.add_argument(
@@ -98,16 +103,19 @@ def _settings(flags: argparse.Namespace) -> Settings:
         import opentelemetry.sdk.trace  # noqa: F401
     config = load_config(flags.config)
     check_providers(config, flags.config)  # before an endpoint is waited for
+    options["router_model_endpoint"] = flags.router_model_endpoint or _USUAL_ENDPOINT
     options["router_type"] = flags.router_type or _type_of(
-        flags.router_model_name, flags.router_model_endpoint, options["router_api_key"]
+        flags.router_model_name, options["router_model_endpoint"], options["router_api_key"]
     )
+    if options["router_type"] == _UNKNOWN_TYPE:
+        options |= _without_endpoint(config, is_named=flags.router_model_endpoint is not None)
     settings = Settings(**options)
     check_together(config, settings)
     return replace(settings, api_keys=_digests(flags.api_key, config))
 
 
 def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
-    """Return the router type that fits the P2L model; `bt-endpoint`, with a warning, if nobody can be asked."""
+    """Return the router type that fits the P2L model; `_UNKNOWN_TYPE` if nobody can be asked."""
     from route.routing.scoring import family_of
 
     if model:
@@ -125,14 +133,49 @@ def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
             if time.monotonic() < until:
                 time.sleep(0.2)  # it may be starting at this moment
                 continue
-            print(
-                f"warning: {error} The router goes on as for likelihood bt; --router-type says another one",
-                file=sys.stderr,
-                flush=True,
-            )
-            return "bt-endpoint"
+            print(f"warning: {error}", file=sys.stderr, flush=True)
+            return _UNKNOWN_TYPE
         except MalformedAnswerError:  # not every endpoint has this path
             return "bt-endpoint"
+
+
+def _without_endpoint(config: RouterConfig, *, is_named: bool) -> dict[str, str]:
+    """Return the options of a router whose endpoint does not answer: the public P2L, unless the user named another.
+
+    The public one reads in this process, where what it needs is installed and it knows a configured model.
+    """
+    if not is_named:
+        reason, options = _public_options([model.name for model in config.routed_models()])
+        if reason is None:
+            return options
+        print(f"warning: {reason}", file=sys.stderr, flush=True)
+    print(
+        "warning: The router goes on as for likelihood bt; --router-type says another one",
+        file=sys.stderr,
+        flush=True,
+    )
+    return {"router_type": "bt-endpoint"}
+
+
+def _public_options(names: list[str]) -> tuple[str | None, dict[str, str]]:
+    """Return the options of a router with the public P2L, or why it cannot have it."""
+    from p2l.public import PUBLIC, Names
+    from route.routing.scoring import family_of
+
+    try:
+        from p2l.inference import P2L
+
+        model = P2L.public()
+    except (ImportError, P2LError) as error:
+        return f"the public P2L cannot be used here ({error})", {}
+    matched = Names.load().matched(names, model.model_list)
+    if not matched:
+        return "the public P2L knows none of the configured models", {}
+    from p2l.public.model import public_note
+
+    known = ", ".join(f"{name} as {known}" if name != known else name for name, known in matched.items())
+    print(f"no P2L was given: {public_note()} chooses; it knows {known}", file=sys.stderr, flush=True)
+    return None, {"router_type": f"{family_of(model.likelihood.name)}-local", "router_model_name": PUBLIC}
 
 
 def _digests(flag: str | None, config: RouterConfig) -> tuple[str, ...]:

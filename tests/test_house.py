@@ -76,6 +76,8 @@ LONGEST_FUNCTION, LONGEST_FILE, SHORTEST_FILE = 60, 600, 60
 MOST_MODULES, MOST_ROOT_MODULES = 20, 16
 SHORT = {
     "p2l/commands/examples.py": "a command that copies files",
+    "p2l/agents/skill.py": "a command that copies a file",
+    "p2l/public/sample.py": "a file of the package, read",
     "p2l/simulation/config.py": "settings, which the arena, its models and its prompts share",
     "p2l/common/cache.py": "one class, which the endpoint and the router share",
     "p2l/common/version.py": "the version, which a build reads without importing",
@@ -205,7 +207,7 @@ SHARED = {
     "p2l.votes",
 }
 """What the router and CoEval take from p2l: light, without torch."""
-SCORING = {"p2l.inference", "p2l.client"}
+SCORING = {"p2l.inference", "p2l.client", "p2l.public"}
 """What the router asks for scores besides; only its evaluation, which trains models, looks further into p2l."""
 
 

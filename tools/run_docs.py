@@ -42,7 +42,7 @@ _FENCE = re.compile(
 )
 _INPUTS = """set -euo pipefail
 for kind in parquet jsonl; do
-  p2l votes sample --output votes.$kind
+  p2l votes sample --made-up --output votes.$kind
   p2l votes split votes.$kind --by prompt --val 500 --train-output train.$kind --val-output held_out.$kind --quiet
   cp held_out.$kind val.$kind
   cp held_out.$kind prompts.$kind

@@ -35,7 +35,7 @@ _PATIENCE = 120.0  # seconds until a service answers
 _SECONDS = 40.0  # of traffic before the first picture
 _PAUSE = 0.12  # between two requests
 _COMMANDS = """
-votes.parquet: p2l votes sample --output {} --scores scores.parquet
+votes.parquet: p2l votes sample --made-up --output {} --scores scores.parquet
 outputs/sample: p2l train --votes votes.parquet --output {}
 pages/training.html: p2l report outputs/sample --html {}
 arena.parquet: p2l simulate --votes 30000 --models 24 --languages 1 --sentences --output {} --quiet
@@ -44,7 +44,7 @@ pages/drift.html: p2l drift --votes arena.parquet --before 2024-01-01 --after 20
 pages/strengths.html: p2l explain --model outputs/sample --prompts votes.parquet --html {}
 pages/routing.html: p2l eval-routing --table scores.parquet --report {}
 evaluation: p2l auto-evals --model_repo outputs/sample --train_path votes.parquet --output_dir metrics --report {}
-held_out.parquet: p2l votes sample --output {} --votes 500 --seed 2
+held_out.parquet: p2l votes sample --made-up --output {} --votes 500 --seed 2
 backbones/tiny: p2l init --votes votes.parquet --output {} --hidden-size 32
 outputs/online: p2l online-train --config online.yaml --no-eval --save-steps 10
 slices: p2l votes slice votes.parquet --held-out held_out.parquet --batch-size 50 --every 10 --output {}

@@ -14,6 +14,7 @@ from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
 from p2l.common.program import Parser
 from p2l.common.text_table import add_rows_flag, rows_to_print
+from p2l.public import PUBLIC
 
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named
@@ -59,14 +60,14 @@ def build_parser() -> argparse.ArgumentParser:
         "Print the leaderboard of a file of votes, or what a trained model says of a prompt or a file of prompts.",
     )
     flags.epilog = " ".join(_SCORES.split())
-    flags.add_argument("prompt", nargs="*", help="with --model: print the leaderboard of this prompt; may be repeated")
-    source = flags.add_mutually_exclusive_group(required=True)
+    flags.add_argument("prompt", nargs="*", help="print the leaderboard of this prompt; may be repeated")
+    source = flags.add_mutually_exclusive_group()
     cli.add_votes(source, "votes: .parquet, .jsonl, .jsonl.gz, .csv, a lake, a folder or a hub id")
     source.add_argument(
         "--from-counts", nargs="+", metavar="FILE", help="counts that --counts-only wrote, on any machines; added up"
     )
-    cli.add_model_flag(source, "a trained P2L model: a folder or a hub id")
-    cli.add_prompts(flags, "with --model: aggregate over the `prompt` column of this file")
+    cli.add_model_flag(source, "a trained P2L model: a folder or a hub id (default: the public model of this package)")
+    cli.add_prompts(flags, "in place of prompts: aggregate over the `prompt` column of this file")
     cli.add_likelihood(
         flags,
         "with --votes: bt (drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; by default the one with the "
@@ -176,6 +177,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     args.by, args.control = args.by or [], args.control or []
+    if args.votes is None and args.from_counts is None and args.model is None and (args.prompt or args.prompts):
+        args.model = PUBLIC
     if args.model is not None:
         need("torch")  # before what comes with the extra of votes alone
     _check(args)
@@ -228,6 +231,8 @@ def _check(args: argparse.Namespace) -> None:
     """Refuse flags that contradict each other, and files that cannot be written, before any work."""
     if args.votes is not None and (args.prompts is not None or args.prompt):
         raise InputError("a prompt or --prompts goes with --model; --votes holds its own")
+    if args.votes is None and args.from_counts is None and args.model is None:
+        raise InputError('give a prompt, as in p2l leaderboard "Prove that 17 is prime.", or --votes FILE')
     if args.model is not None and (args.prompts is None) != bool(args.prompt):
         raise InputError("--model needs a prompt, or --prompts FILE, and not both")
     if args.model is not None and (args.likelihood is not None or args.weighted or args.cluster is not None):

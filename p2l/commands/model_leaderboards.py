@@ -19,6 +19,7 @@ from p2l.leaderboard.controls import FORMAT
 from p2l.leaderboard.covariates import Effect
 from p2l.leaderboard.groups import Groups, Ints
 from p2l.leaderboard.sources import fit_options
+from p2l.public import PUBLIC
 from p2l.votes.reading import read_votes
 from p2l.votes.rows import Source
 from p2l.votes.sources import open_source
@@ -35,6 +36,19 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
 
     model = P2L.from_pretrained(args.model)
     effects = _effects(model, args)
+    return _by_public(_boards(model, effects, args)) if args.model == PUBLIC else _boards(model, effects, args)
+
+
+def _by_public(boards: list[Named]) -> list[Named]:
+    """Return the boards, the first with the note that the public model made them."""
+    from p2l.public.model import public_note
+
+    first = boards[0]
+    note = f"By {public_note()}."
+    return [first._replace(board=replace(first.board, notes=(*first.board.notes, note))), *boards[1:]]
+
+
+def _boards(model: Any, effects: tuple[Effect, ...], args: argparse.Namespace) -> list[Named]:
     if args.prompt:
         return [
             Named("prompt", prompt, 1, replace(board_of(model, prompt, args.level), effects=() if number else effects))

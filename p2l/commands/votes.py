@@ -91,10 +91,18 @@ def _add_from_scores(commands: Any) -> None:
 
 
 def _add_sample(commands: Any) -> None:
-    flags = add_command(commands, "sample", "Write made-up votes on readable prompts, to try the other commands on.")
+    flags = add_command(commands, "sample", "Write real votes on prompts of many kinds, to try the other commands on.")
     cli.add_output(flags, "votes to write; the ending names the format", required=True)
     cli.add_vote_count(flags, "votes to draw", default=2500)
-    flags.add_argument("--scores", metavar="FILE", help="graded answers to the prompts as well, for `p2l eval-routing`")
+    flags.add_argument(
+        "--scores", metavar="FILE", help="graded answers and what they cost as well, for `p2l eval-routing`"
+    )
+    flags.add_argument(
+        "--made-up",
+        action="store_true",
+        help="votes between made-up models, drawn from coefficients that p2l/simulation/samples.py shows, with voters "
+        "and times; as many as asked for",
+    )
     cli.add_seed(flags, "the same seed and flags give the same files", default=42)
     flags.add_argument("--overwrite", action="store_true", help="replace files that hold something else")
 
@@ -313,14 +321,13 @@ def _from_scores(args: argparse.Namespace) -> int:
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from p2l.simulation.samples import MODELS, TOPICS, sample_scores, sample_votes
     from p2l.votes.writing import holds, write_votes
 
     check_can_write(args.output)
     if args.scores:
         check_can_write(args.scores, args.output)
-    votes = sample_votes(args.votes, args.seed)
-    tables = {args.output: votes} | ({args.scores: sample_scores(args.seed)} if args.scores else {})
+    votes, scores = _drawn(args)
+    tables = {args.output: votes} | ({args.scores: scores} if args.scores else {})
     new = {name: table for name, table in tables.items() if args.overwrite or not Path(name).exists()}
     # Files that hold these votes already stay; one that holds something else may be a user's own votes.
     for name, table in tables.items():
@@ -328,10 +335,24 @@ def _sample(args: argparse.Namespace) -> int:
             raise InputError(f"{name}: exists and holds something else; choose another name, or add --overwrite")
     for name, table in new.items():
         write_votes([table], table.schema, name)
-    print(f"{args.output}: {counted(len(votes), 'vote')} between {len(MODELS)} models on {len(TOPICS)} topics")
+    models = len({*votes.column("model_a").to_pylist(), *votes.column("model_b").to_pylist()})
+    kind = "made-up models" if args.made_up else "LLMs"
+    topics = counted(len(set(votes.column("topic").to_pylist())), "topic")
+    print(f"{args.output}: {counted(len(votes), 'vote')} between {models} {kind} on {topics}")
     if args.scores:
-        print(f"{args.scores}: {counted(len(tables[args.scores]), 'graded answer')}")
+        print(f"{args.scores}: {counted(len(scores), 'graded answer')}")
     return 0
+
+
+def _drawn(args: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the sample's votes, and its graded answers, real or made up."""
+    if args.made_up:
+        from p2l.simulation.samples import sample_scores, sample_votes
+
+        return sample_votes(args.votes, args.seed), sample_scores(args.seed)
+    from p2l.public.sample import public_sample, public_scores
+
+    return public_sample(args.votes, args.seed), public_scores()
 
 
 def _lake(args: argparse.Namespace) -> int:

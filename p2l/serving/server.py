@@ -20,6 +20,7 @@ from p2l.common.connections import ConnectionLimits
 from p2l.common.display import printable
 from p2l.common.errors import InputError
 from p2l.common.processes import control_folder, read_settings, run_server, write_settings
+from p2l.public import PUBLIC
 from p2l.serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ def _app(settings: Settings) -> FastAPI:
     model = served.model
     if settings.clusters:
         read_clusters(settings.clusters, model.model_list)  # a mistake ends the start, not the first page
+    if served.path == PUBLIC:
+        from p2l.public.model import public_note
+
+        _log.info("no --model was given: %s", public_note())
     _log.info("serving %s, revision %s, on %s; %s", served.path, model.revision, model.device, served.reason)
     return build_app(settings, served, generation)
 

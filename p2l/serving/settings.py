@@ -15,6 +15,7 @@ from p2l.common.cli import above_zero, amount, parser, positive, whole
 from p2l.common.connections import add_connection_flags
 from p2l.common.errors import ConfigError
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS
+from p2l.public import PUBLIC
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
-    about = "folder or hub id; may be left out with --watch"
+    about = "folder or hub id (default: the newest of --watch, else the public model of this package)"
     cli.add_model_flag(group, about, "-m", dest="model_path", metavar="MODEL")
     cli.add_kind_flags(group)
     # As the published commands have it.
@@ -191,15 +192,14 @@ def scaling_of(flags: argparse.Namespace) -> Scaling:
 
 
 def settings_of(flags: argparse.Namespace) -> Settings:
-    """Return what the workers need, keys as digests; ConfigError without a model, or for a key that is empty.
+    """Return what the workers need, keys as digests; ConfigError for a key that is empty.
 
-    Without a key, where other machines can connect, the server makes one.
+    Without a model and a folder to watch it is the public one. Without a key, where other machines can connect, the
+    server makes one.
     """
-    if not flags.model_path and not flags.watch:
-        raise ConfigError("no model: pass --model FOLDER, or --watch DIR with a trained model in it")
     names = {field.name for field in fields(Settings)}
     typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in names}
-    typed["model_path"] = flags.model_path or ""
+    typed["model_path"] = flags.model_path or ("" if flags.watch else PUBLIC)
     typed["dtype"] = None if flags.dtype == "auto" else flags.dtype
     typed["score_cache"] = _score_cache(flags.score_cache or os.environ.pop("P2L_SCORE_CACHE", None))
     settings = Settings(**typed)

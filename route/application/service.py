@@ -101,6 +101,7 @@ class Service:
             path=settings.router_model_name,
             on_models=self.limit_to,
         )
+        self.scorer.configure(self.router.menu.names)
         self.key_judge = KeyJudge("operators", LOGGER)
         self.ended_sessions = EndedSessions(None if settings.peers is None else Path(settings.peers))
         self.tracing = None if settings.traces is None else Tracing(settings.traces, prompts=settings.trace_prompts)
@@ -138,6 +139,7 @@ class Service:
         self.feedback.store_prompts = config.store_prompts
         self.responses.enabled = config.database is not None and config.store_responses
         self.responses.most_mb = config.responses_mb_per_key
+        self.scorer.configure(self.router.menu.names)
         self.scorer.on_models = self.limit_to
 
     def _share(self) -> None:

@@ -27,6 +27,7 @@ from p2l.common.errors import (
     UnavailableError,
 )
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS, newest_turns
+from p2l.public import PUBLIC, Names
 from route.providers.base import TRACE_HEADERS
 from route.routing.candidates import Kind
 from route.routing.decision import Coefficients
@@ -189,6 +190,9 @@ class Scorer:
     def newest(self, turns: Sequence[str]) -> Sequence[str]:
         """Return what is scored of a prompt."""
         return PromptLimits().newest(turns)
+
+    def configure(self, names: Sequence[str]) -> None:
+        """Take the names of the configured models, at start and when they change; most scorers need none."""
 
     async def start(self) -> None:
         """Connect or load; raise InputError for what waiting does not fix: a refused key, a model of another kind."""
@@ -353,10 +357,13 @@ class LocalScorer(Scorer):
         """Load nothing yet; arguments as of `EndpointScorer`, `path` a model folder or hub id."""
         self._path = path
         self._family = family
+        self._capacity = capacity
+        self._configured: tuple[str, ...] = ()
         self.on_models = on_models
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="p2l")
-        self._memory = Memory(self._ask, capacity=capacity, most_waiting=_QUEUE_OF_ONE_THREAD)
+        self._memory = self._new_memory()
         self._model: P2L | None = None
+        self._called: list[str] = []
         self.model_list = None
         self.trouble = "the model is not loaded yet"
 
@@ -364,9 +371,32 @@ class LocalScorer(Scorer):
         """Load the model; raise InputError if the folder holds none, or one of another kind."""
         model = await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
         check_family(self._family, model.likelihood.name)
+        self._called = self._names_of(model.model_list)
         if self.on_models is not None:
-            self.on_models(model.model_list)
-        self._model, self.model_list, self.trouble = model, model.model_list, ""
+            self.on_models(self._called)
+        self._model, self.model_list, self.trouble = model, self._called, ""
+
+    def configure(self, names: Sequence[str]) -> None:
+        """See `Scorer`: models of the public P2L go by the names that the configuration has for them."""
+        self._configured = tuple(names)
+        if self._model is not None:
+            self._called = self.model_list = self._names_of(self._model.model_list)
+            self._memory = self._new_memory()  # what it holds goes by the names before
+
+    def _new_memory(self) -> Memory:
+        return Memory(self._ask, capacity=self._capacity, most_waiting=_QUEUE_OF_ONE_THREAD)
+
+    def _names_of(self, models: Sequence[str]) -> list[str]:
+        """Return what each model of the list is called in the configuration; of the public P2L alone is that another.
+
+        Of two names for one model the second is not known.
+        """
+        if self._path != PUBLIC:
+            return list(models)
+        called: dict[str, str] = {}
+        for name, model in Names.load().matched(self._configured, models).items():
+            called.setdefault(model, name)
+        return [called.get(model, model) for model in models]
 
     async def close(self) -> None:
         """End the thread, after the prompt under way."""
@@ -403,7 +433,7 @@ class LocalScorer(Scorer):
     def _predict(self, turns: Sequence[str]) -> Coefficients:
         assert self._model is not None
         output = self._model.predict([list(turns)])
-        coefs = dict(zip(self._model.model_list, output.coefs[0].tolist(), strict=True))
+        coefs = dict(zip(self._called, output.coefs[0].tolist(), strict=True))
         eta, familiarity = (None if values is None else float(values[0]) for values in (output.eta, output.familiarity))
         return Coefficients(coefs, eta, self._model.revision, familiarity=familiarity)
 

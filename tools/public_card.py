@@ -1,0 +1,180 @@
+"""The card of the public model as a page: sources, licences, held-out loss by source, and limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from p2l.common.bootstrap import bootstrap_mean
+from p2l.leaderboard import fit
+from p2l.likelihood import get, vote_losses
+from p2l.people import SourceFit
+from p2l.votes.schema import WINNERS
+from tools.public_votes import Frame, sources
+
+Floats = npt.NDArray[np.float64]
+_PAGE = Path(__file__).parent.parent / "docs" / "evaluate" / "public-model.md"
+_FOLDS = 5
+
+
+def write_card(
+    votes: Frame, left_out: list[str], joint: SourceFit, levels: Mapping[str, float], run: Path, made: str
+) -> None:
+    """Write the card into the documentation."""
+    models = sorted({*votes.model_a, *votes.model_b})
+    losses = held_out(run, models)
+    judges = {judge.judge: judge for judge in joint.judges}
+    rows = []
+    for source in sources():
+        if source.name in left_out:
+            continue
+        judge = judges.get(source.name)
+        sharp = "1 (reference)" if judge is None else f"{judge.scale:.2f}"
+        sharp = "from the board" if source.name == "boards2026" else sharp
+        of_source = votes[votes.dataset == source.name]
+        size = (
+            f"{len(of_source):,} on {of_source.prompt.map(tuple).nunique():,} prompts" if len(of_source) else "levels"
+        )
+        origin = f"[{source.name}]({source.address}): {source.about}"
+        rows.append(f"| {origin} | {source.licence} | {source.date} | {size} | {sharp} |")
+    names = {source.name: source for source in sources()}
+    gone = "; ".join(f"{name} ({names[name].about}; {names[name].licence})" for name in left_out)
+    text = _CARD.format(
+        made=made,
+        models=len(models),
+        levels=len(levels),
+        votes=f"{len(votes):,}",
+        prompts=f"{votes.prompt.map(tuple).nunique():,}",
+        sources="\n".join(rows),
+        gone=gone,
+        losses="\n".join(losses),
+        level_sd=f"{np.median(list(levels.values())) * 400 / np.log(10):.0f}",
+    )
+    _PAGE.write_text(text, encoding="utf-8")
+
+
+def held_out(run: Path, models: list[str]) -> list[str]:
+    """Return the rows of a table of losses by source: of one leaderboard of the source, and of the model.
+
+    Each vote is forecast by a model, and by a leaderboard, that did not see its prompt.
+    """
+    with (run / "eval_output.jsonl").open(encoding="utf-8") as lines:
+        records: Frame = pd.DataFrame([json.loads(line) for line in lines])
+    effects = {}
+    for row in json.loads((run / "covariates.json").read_text(encoding="utf-8"))["covariates"]:
+        effects[row["value"], row["role"]] = row["effect"]
+    labels, likelihood = np.array(records["labels"].tolist()), get("grk")
+    place = {name: number for number, name in enumerate(models)}
+    codes = np.stack([records[side].map(place).to_numpy() for side in ("model_a", "model_b")], axis=1)
+    won_by_b = labels[:, 0] != codes[:, 0]
+    level, ties, lean = (
+        np.array([effects.get((name, role), 0.0) for name in records.dataset])
+        for role in ("level", "ties", "difference")
+    )
+    lean = np.where(won_by_b, -lean, lean)
+    coefs = np.array(records["betas"].tolist()) + level[:, None]
+    rows = np.arange(len(coefs))
+    coefs[rows, labels[:, 0]] += lean / 2
+    coefs[rows, labels[:, 1]] -= lean / 2
+    of_model = _losses(coefs, records["eta"].to_numpy() + ties, labels)
+    fold = pd.factorize(records.prompt.map(tuple))[0] % _FOLDS
+    winner = records.winner.map({name: number for number, name in enumerate(WINNERS)}).to_numpy()
+    table = []
+    for name in dict.fromkeys(records.dataset):
+        inside = (records.dataset == name).to_numpy()
+        of_board = np.full(len(records), np.nan)
+        for number in range(_FOLDS):
+            train, test = inside & (fold != number), np.flatnonzero(inside & (fold == number))
+            if not len(test) or not train.any():  # votes on a single prompt forecast no other
+                continue
+            board = fit(
+                codes[train, 0],
+                codes[train, 1],
+                winner[train],
+                models=models,
+                likelihood=likelihood.name,
+                intervals=None,
+            )
+            eta = np.full(len(test), board.eta)
+            of_board[test] = _losses(np.tile(board.coefs, (len(test), 1)), eta, labels[test])
+        counts = inside & np.isfinite(of_board)
+        if not counts.any():
+            table.append(f"| {name} | {int(inside.sum()):,}, on one prompt | - | - | - |")
+            continue
+        gain = bootstrap_mean(
+            (of_board - of_model)[counts], clusters=pd.factorize(records.prompt.map(tuple))[0][counts]
+        )
+        table.append(
+            f"| {name} | {int(counts.sum()):,} | {of_board[counts].mean():.4f} | {of_model[counts].mean():.4f} "
+            f"| {gain.estimate:.4f} ({gain.lower:.4f} to {gain.upper:.4f}) |"
+        )
+    return table
+
+
+def _losses(coefs: Floats, eta: Floats, labels: npt.NDArray[np.int64]) -> Floats:
+    """Return the loss (N,) of votes under grk."""
+    return np.asarray(vote_losses(get("grk"), coefs, labels, eta, None), dtype=np.float64)
+
+
+_CARD = """# The public model
+
+A small P2L of real LLMs is part of the package. `p2l leaderboard "PROMPT"` without `--model`, `p2l endpoint`,
+`p2l.P2L.public()` and a router without a P2L of its own read with it, and say so in a line. It was made on {made} by
+`python -m tools.public_model` from the public sets below, whose licences allow it.
+
+It knows {models} models by {votes} votes on {prompts} prompts, and {levels} newer ones by their level alone. Its
+encoder is the one of the extra `encoder`; the trained layers are less than five megabytes.
+
+```python
+from p2l import P2L
+
+model = P2L.public()
+print(model.leaderboard("Prove that 17 is prime.").head())
+```
+
+## Where it is from
+
+Sets are joined on one scale: graded answers and votes differ in how high they mark (a level and a share of ties for
+each set) and in how sharply they tell models apart (sharpness, beside that of the first). Names are joined by
+`p2l/public/names.yaml`, sets are listed in `p2l/public/sources.yaml`.
+
+| set | licence | date | votes | sharpness |
+|---|---|---|---|---|
+{sources}
+
+Left out, because they share too few models with the others: {gone}.
+
+## How well it forecasts
+
+Loss in nats a vote, on prompts that neither had seen (five folds by prompt), beside one leaderboard for each set:
+
+| set | votes | one leaderboard of the set | this model | gain (95 % interval over prompts) |
+|---|---:|---:|---:|---|
+{losses}
+
+## What it does not know
+
+- What people prefer in poems, small talk or advice from a model of 2024 or later: the sets with such prompts have
+  models of 2023. Mathematics, code, and questions with an answer make up most of it. A prompt unlike all of them gets
+  the overall board, and the board says so.
+- Anything but the level of the {levels} models that only the arena's sets have: they follow the mean of the others from
+  prompt to prompt. Their levels are uncertain by about {level_sd} points besides, because few models join both scales.
+- Right answers are most of what it was trained on. A model that explains badly and is right stands high.
+- The votes of the arena stand under its own rules; the public board of 2026 is a copy of published scores, not votes.
+
+## Made from other votes
+
+`python -m tools.public_model` reads a folder of the files that `p2l/public/sources.yaml` names; each
+entry has the public address that it is from. Votes with their texts from the hub train a model of your own in one
+command:
+
+<!-- not run: it takes the votes from the hub -->
+```bash
+p2l train --votes lmarena-ai/arena-human-preference-140k --output outputs/arena
+```
+"""
