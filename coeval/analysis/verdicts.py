@@ -39,6 +39,7 @@ class Preference:
     margin: float | None  # score of model_a less that of model_b; None for native ones
     order_consistent: bool | None
     at: float  # seconds since 1970
+    weight: float = 1.0  # what it counts for beside those of other judges
     verdicts: tuple[str, ...] = ()  # of a native one the winner in each order: model_a's answer first, then model_b's
 
     @property
@@ -63,25 +64,28 @@ def seconds(timestamp: str) -> float:
 
 
 def majority(preferences: Iterable[Preference]) -> list[Preference]:
-    """Return one preference for each compared pair: the most frequent outcome, a tie where none leads."""
+    """Return one preference for each compared pair: the outcome with most weight, a tie where none leads."""
     groups: dict[tuple[str, str, str], list[Preference]] = {}
     for preference in preferences:
         groups.setdefault(preference.key, []).append(preference)
     rows = []
     for group in groups.values():
         first = group[0]
-        winners, margins = [], []
+        weights: dict[str, float] = {}
+        margins = []
         for vote in group:
             # Judges may have seen the two on other sides than the first one did.
             is_turned = vote.model_a != first.model_a
-            winners.append(_OTHER.get(vote.winner, vote.winner) if is_turned else vote.winner)
+            winner = _OTHER.get(vote.winner, vote.winner) if is_turned else vote.winner
+            weights[winner] = weights.get(winner, 0.0) + vote.weight
             if vote.margin is not None:
                 margins.append(-vote.margin if is_turned else vote.margin)
-        (winner, count), *others = Counter(winners).most_common()
+        (winner, weight), *others = sorted(weights.items(), key=lambda entry: -entry[1])
         rows.append(
             replace(
                 first,
-                winner=winner if not others or count > others[0][1] else "tie",
+                winner=winner if not others or weight > others[0][1] + 1e-9 else "tie",
+                weight=1.0,
                 judge=_MAJORITY,
                 margin=round(sum(margins) / len(margins), 4) if margins else None,
                 order_consistent=None,

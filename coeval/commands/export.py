@@ -54,6 +54,7 @@ def _add_selection(flags: Parser) -> None:
     )
     flags.add_argument("--judges", type=names, default=(), metavar="A,B", help="of these judges alone")
     flags.add_argument("--keep-self-judged", action="store_true", help="keep what a judge says about its own answers")
+    flags.add_argument("--keep-flagged", action="store_true", help="derived: keep judges with a bias or fault")
     flags.add_argument(
         "--margin", type=amount, default=0.1, help="derived: difference of scores above which the higher one wins"
     )
@@ -72,7 +73,14 @@ def _add_selection(flags: Parser) -> None:
     add_seed(flags, "derived: of which model is model_a")
     flags.arrange(
         {
-            "which verdicts count": ("--source", "--rows", "--judges", "--keep-self-judged", "--scores-of"),
+            "which verdicts count": (
+                "--source",
+                "--rows",
+                "--judges",
+                "--keep-self-judged",
+                "--keep-flagged",
+                "--scores-of",
+            ),
             "how scores become votes": ("--margin", "--bad", "--factor-weight", "--seed"),
         }
     )
@@ -95,6 +103,7 @@ def _gather(arguments: Namespace) -> PreferenceSet:
         rows=arguments.rows,
         judges=arguments.judges,
         keep_self_judged=arguments.keep_self_judged,
+        keep_flagged=arguments.keep_flagged,
         rule=rule,
     )
     preferences = gather(Run(arguments.run), selection)
@@ -103,7 +112,27 @@ def _gather(arguments: Namespace) -> PreferenceSet:
     if preferences.self_judged:
         count = preferences.self_judged
         print(f"{count} self-judged preferences left out; --keep-self-judged keeps them", file=sys.stderr)
+    for judge, why in preferences.flagged.items():
+        print(f"votes of {judge} left out ({why}); --keep-flagged keeps them", file=sys.stderr)
+    if preferences.note:
+        print(preferences.note, file=sys.stderr)
     return preferences
+
+
+def _say_disagreement(preferences: PreferenceSet) -> None:
+    """Print to stderr where the votes put another student first than the report does."""
+    from coeval.pairs.board import OVERALL, BoardOptions, Slice, boards
+
+    if not preferences.first:
+        return
+    board = boards(preferences.preferences, BoardOptions(intervals=None))[Slice(OVERALL)]
+    first = board.models[int(board.coefs.argmax())]
+    if first != preferences.first:
+        print(
+            f"these votes put {first} first, the report on students {preferences.first}: "
+            "its fit weighs by how much better an answer is, votes know that it is better alone",
+            file=sys.stderr,
+        )
 
 
 def _share(text: str) -> float:
@@ -123,7 +152,9 @@ def preferences_main(argv: Sequence[str] | None = None) -> int:
     from coeval.pairs.export import export
     from coeval.storage.run import Run
 
-    votes = export(Run(arguments.run), _gather(arguments), arguments.out, arguments.format, arguments.val_share)
+    preferences = _gather(arguments)
+    votes = export(Run(arguments.run), preferences, arguments.out, arguments.format, arguments.val_share)
+    _say_disagreement(preferences)
     if votes.without_prompt:
         print(f"{votes.without_prompt} preferences left out: their items have no prompt", file=sys.stderr)
     counts = f"{votes.train} votes to train on, {votes.validation} to validate on, {votes.prompts} prompts"

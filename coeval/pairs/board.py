@@ -19,7 +19,7 @@ from coeval.analysis.tables import Rank, Shown, StudentName, estimated
 from coeval.analysis.units import LoadedRun, Report
 from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
-from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, coded, votes_of, why_none
+from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, coded, judge_trust, votes_of, why_none
 from p2l.common.errors import InputError
 from p2l.leaderboard import Leaderboard, fit, to_score
 from p2l.metrics import leaderboard_metrics
@@ -52,6 +52,7 @@ class PairsReport(Report):
     native: int  # preferences that judges stated, having seen both answers
     derived: int  # preferences that follow from the scores of both
     self_judged: int  # left out
+    flagged: Mapping[str, str]  # judge with a bias or fault whose preferences, derived from scores, are left out -> why
     why_none: str  # empty where there are rows
     rows: tuple[PairBoardRow, ...]
     flips: tuple[FlipRow, ...]
@@ -134,6 +135,7 @@ def _board(votes: Votes, models: Sequence[str], options: BoardOptions, clusters:
         votes.winner,
         models=[models[code] for code in compared_models.tolist()],
         likelihood=options.likelihood,
+        weights=votes.weight,
         # All preferences on one item, or on near duplicates, are drawn together, since they are not independent.
         clusters=votes.datapoint if clusters is None else clusters[votes.datapoint],
         intervals=options.intervals,
@@ -200,7 +202,8 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
     """Fit leaderboards to verdicts on pairs, and to scores in tasks without them; empty with the reason if none."""
     votes, is_native = votes_of(loaded, Rule())
     judge = loaded.student_codes("judge")[votes.judge]
-    fair = (judge != votes.model_a) & (judge != votes.model_b)
+    own = (judge == votes.model_a) | (judge == votes.model_b)
+    fair = ~own & (votes.weight > 0)
     native, derived = (int((fair & kind).sum()) for kind in (is_native, ~is_native))
     tables: dict[Slice, Leaderboard] = {}
     why = "" if fair.any() else why_none(PreferenceFilter(), len(votes), loaded.skipped)
@@ -216,7 +219,8 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
         likelihood=_OPTIONS.likelihood,
         native=native,
         derived=derived,
-        self_judged=int((~fair).sum()) if fair.any() else 0,
+        self_judged=int(own.sum()) if fair.any() else 0,
+        flagged=judge_trust(loaded).left_out if derived else {},
         why_none=why,
         rows=tuple(PairBoardRow(student=row.pop("model"), **row) for row in rows),
         flips=flip_rows(loaded.verdicts),

@@ -42,6 +42,7 @@ class Exported:
     models: tuple[str, ...]
     without_prompt: int  # votes left out because their item has no prompt
     self_judged: int  # votes left out because the judge is one of the two
+    flagged: Mapping[str, str]  # judge whose votes are left out -> why
     skipped: tuple[Skipped, ...]  # records of the run that are unusable
 
 
@@ -74,6 +75,7 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
         models=tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])})),
         without_prompt=len(gathered.preferences) - len(rows),
         self_judged=gathered.self_judged,
+        flagged=dict(gathered.flagged),
         skipped=gathered.skipped,
     )
     write = _write_data_set if kind == "hf" else _write_files
@@ -134,7 +136,7 @@ def _row(
         "language": next((name for name in languages if isinstance(name, str)), "unknown"),
         "is_code": category.lower() in ("code", "coding") or is_query or _CODE.search(text) is not None,
         "category_tag": {"task": {task: task == vote.task for task in tasks}},
-        "weight": 1.0,
+        "weight": vote.weight,
         "judge": vote.judge,
         "task": vote.task,
         "teacher": vote.teacher,

@@ -7,15 +7,17 @@ otherwise it is a tie, and `tie (bothbad)` where both are at most `bad`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
+from coeval.analysis.judge_tests import judge_scales
 from coeval.analysis.records import Skipped
 from coeval.analysis.statistics import Codes, Floats
+from coeval.analysis.students import student_rows
 from coeval.analysis.units import ArrayTable, LoadedRun, codes_of, column, factor_weights, load_run, places_within
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
@@ -138,6 +140,45 @@ def derived(loaded: LoadedRun, rule: Rule, without: Iterable[str] = ()) -> list[
 Source = Literal["auto", "native", "derived"]
 
 
+# How far each judge's votes count, so that votes say what the report on students says. Votes derived from scores carry
+# the weights of its fit, and those of judges with a bias or fault are left out. Verdicts on pairs, which the fit does
+# not read, count alike.
+
+_LEAST_WEIGHT = 1e-3  # of the panel, below which a judge's votes say nothing
+
+
+@dataclass(frozen=True)
+class JudgeTrust:
+    """What is made of the judges of a run's scores."""
+
+    # Judge -> weight of its votes, 1 on average over those that count; judges that the fit does not know are missing.
+    weights: Mapping[str, float]
+    left_out: Mapping[str, str]  # judge -> why its votes are left out
+    note: str = ""  # where all are flagged, and so none is left out
+    first: str = ""  # student that the report ranks first; empty without a fit
+
+    def weight(self, judge: str) -> float:
+        """Return the weight of a judge's votes; 1 where nothing is known of it."""
+        return self.weights.get(judge, 1.0)
+
+
+def judge_trust(loaded: LoadedRun, *, keep_flagged: bool = False) -> JudgeTrust:
+    """Return how far the votes of each judge count; with `keep_flagged` none is left out for a bias."""
+    scales = judge_scales(loaded)
+    faults = {row.judge: row.flags for row in scales if row.flags}
+    blind = {row.judge: "no weight in the fit" for row in scales if row.weight < _LEAST_WEIGHT and not row.flags}
+    left_out = {} if keep_flagged else {**blind, **faults}
+    note = ""
+    if scales and len(left_out) == len(scales):
+        left_out = {}
+        note = "every judge is flagged, so that none is left out; ask others before you trust these votes"
+    kept = [row for row in scales if row.judge not in left_out]
+    total = sum(row.weight for row in kept)
+    weights = {row.judge: row.weight * len(kept) / total if total > 0 else 1.0 for row in kept}
+    students = student_rows(loaded) if scales else ()
+    return JudgeTrust(weights, left_out, note, students[0].student if students else "")
+
+
 @dataclass(frozen=True)
 class PreferenceFilter:
     """The preferences that a user selects."""
@@ -146,6 +187,7 @@ class PreferenceFilter:
     rows: Literal["judge", "majority"] = "judge"
     judges: Collection[str] = ()  # empty: all
     keep_self_judged: bool = False
+    keep_flagged: bool = False  # judges with a bias or fault, of votes derived from scores
     rule: Rule = field(default_factory=Rule)
 
 
@@ -155,6 +197,9 @@ class PreferenceSet:
 
     preferences: list[Preference]
     self_judged: int = 0  # left out because the judge is one of the two
+    flagged: Mapping[str, str] = field(default_factory=dict)  # judge whose votes are left out -> why
+    note: str = ""  # what else is to be known of the judges
+    first: str = ""  # student that the report ranks first; empty without a fit of scores
     skipped: tuple[Skipped, ...] = ()  # records of the run that are unusable
     flips: tuple[FlipRow, ...] = ()  # of these judges
     # Item -> target attribute -> value.
@@ -178,6 +223,19 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     counted = [fair for fair in preferences if selection.keep_self_judged or not fair.is_self_judged]
     if not counted:
         raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), loaded.skipped)}")
+    self_judged = len(preferences) - len(counted)
+    trust = judge_trust(loaded, keep_flagged=selection.keep_flagged)
+    trusted = [
+        row if row.source == "native" else replace(row, weight=trust.weight(row.judge))
+        for row in counted
+        if row.source == "native" or row.judge not in trust.left_out
+    ]
+    note = trust.note
+    if trusted:
+        counted = trusted
+    else:
+        note = "all votes are of judges who are flagged, so that none is left out; ask others before you trust them"
+    dropped = {row.judge for row in preferences if row.source != "native"} if trusted else set()
     rows = majority(counted) if selection.rows == "majority" else counted
     rows.sort(key=lambda row: (row.task, row.key, row.judge))
     flips = flip_rows(
@@ -187,7 +245,10 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     clusters = dict(zip(loaded.datapoints, loaded.clusters.tolist(), strict=True))
     return PreferenceSet(
         preferences=rows,
-        self_judged=len(preferences) - len(counted),
+        self_judged=self_judged,
+        flagged={judge: why for judge, why in trust.left_out.items() if judge in dropped},
+        note=note,
+        first=trust.first if any(row.source != "native" for row in counted) else "",
         skipped=loaded.skipped,
         flips=flips,
         attributes=attributes,
@@ -222,6 +283,7 @@ class Votes(ArrayTable):
     model_a: Codes
     model_b: Codes
     winner: Codes  # position in WINNERS
+    weight: Floats
 
 
 def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
@@ -235,14 +297,20 @@ def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
         model_a=column(models[vote.model_a] for vote in preferences),
         model_b=column(models[vote.model_b] for vote in preferences),
         winner=column(WINNERS.index(vote.winner) for vote in preferences),
+        weight=np.array([vote.weight for vote in preferences], dtype=np.float64),
     )
 
 
 def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
-    """Return verdicts on pairs and, for tasks without them, preferences derived from scores; and which are verdicts."""
+    """Return verdicts on pairs and, for tasks without them, preferences derived from scores; and which are verdicts.
+
+    Those of judges that are left out have a weight of 0.
+    """
     native = coded(loaded.verdicts, loaded.tasks, loaded.datapoints, loaded.judges, loaded.students)
     pairs = _comparisons(loaded, rule, native.task)
     scored = loaded.units.where(pairs.a)
+    trust = judge_trust(loaded)
+    weights = np.array([0.0 if name in trust.left_out else trust.weight(name) for name in loaded.judges])
     votes = Votes(
         task=np.concatenate([native.task, scored.task]),
         datapoint=np.concatenate([native.datapoint, scored.datapoint]),
@@ -250,5 +318,6 @@ def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_
         model_a=np.concatenate([native.model_a, scored.student]),
         model_b=np.concatenate([native.model_b, loaded.units.student[pairs.b]]),
         winner=np.concatenate([native.winner, outcome(pairs.score_a, pairs.score_b, rule)]),
+        weight=np.concatenate([native.weight, weights[scored.judge]]),
     )
     return votes, np.arange(len(votes)) < len(native)

@@ -158,6 +158,7 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
             ("verdicts on pairs", f"{report.native:,}"),
             ("from scores", f"{report.derived:,}"),
             ("self-judged, left out", f"{report.self_judged:,}"),
+            ("judges left out", ", ".join(f"{judge} ({why})" for judge, why in report.flagged.items()) or "none"),
             ("model", get(report.likelihood).title),
         ],
         "why_none": report.why_none,

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.coeval_planted import arena, write
+from coeval.analysis.students import student_rows
 from coeval.analysis.units import load_run
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.commands import export as export_preferences
 from coeval.commands import export as pairs_leaderboard
 from coeval.errors import RunInputError
-from coeval.pairs.board import BoardOptions, Slice, boards, compared, rows_of
+from coeval.pairs.board import OVERALL, BoardOptions, Slice, boards, compared, pairs_report, rows_of
 from coeval.pairs.export import Format, export
 from coeval.pairs.preferences import PreferenceFilter, Rule, derived, gather, outcome
 from coeval.storage.run import Run
@@ -130,7 +132,9 @@ def test_an_export_is_what_p2l_reads(
     flags = ["--run", finished.folder, "--out", tmp_path, "--format", kind, "--val-share", "0.3"]
     assert export_preferences.preferences_main([str(flag) for flag in flags]) == 0
     said = capsys.readouterr()
-    assert said.err == "16 self-judged preferences left out; --keep-self-judged keeps them\n"
+    left_out, flagged = said.err.splitlines()
+    assert left_out == "16 self-judged preferences left out; --keep-self-judged keeps them"
+    assert flagged.startswith("every judge is flagged")
     _, train, _, val = said.out.splitlines()[-1].removeprefix("train on them: p2l train ").split()
     names = json.loads((tmp_path / "model_list.json").read_text())
     assert names == ["ant", "bee", "cow"]
@@ -261,3 +265,22 @@ def test_prompts_of_several_turns_are_exported(tmp_path: Path) -> None:
 def test_times_are_read_as_they_are_written() -> None:
     assert seconds("2026-01-01T00:00:00Z") == seconds("2026-01-01T00:00:00") == 1767225600.0
     assert seconds("yesterday") == 0.0
+
+
+def test_votes_carry_the_weights_of_the_report_and_leave_flagged_judges_out(tmp_path: Path) -> None:
+    loaded = write(tmp_path / "run", arena(1, 0.65))
+    gathered = gather(Run(tmp_path / "run"), PreferenceFilter())
+    assert {"random", "constant", "selfish", "verbose"} == {*gathered.flagged}
+    weights = {vote.judge: vote.weight for vote in gathered.preferences}
+    assert {*weights} == {"honest-1", "honest-2"}
+    assert weights["honest-1"] > weights["honest-2"]  # it is the sharper one
+    assert sum(weights.values()) == pytest.approx(2.0)
+    report = [row.student for row in student_rows(loaded)]
+    board = boards(gathered.preferences, BoardOptions(intervals=None))[Slice(OVERALL)]
+    ranking = [board.models[place] for place in np.argsort(-board.coefs)]
+    assert ranking[0] == report[0] == gathered.first
+    page = pairs_report(loaded)
+    assert next(row.student for row in page.rows if row.task == OVERALL and not row.attribute) == report[0]
+    kept = gather(Run(tmp_path / "run"), PreferenceFilter(keep_flagged=True))
+    assert {*kept.flagged} == set()
+    assert {vote.judge for vote in kept.preferences} == {*loaded.judges}
