@@ -24,8 +24,11 @@ POLICIES: Mapping[str, str] = {
     "category": "per-category best",
     "nearest": "nearest neighbours",
     "clusters": "k-means leaderboards",
+    "oracle": "oracle, in hindsight",
 }
 _MAX_POINT_ANSWERS = 200_000  # from which the points of a diagram are computed
+_GAIN_MEASURES = ("area", "accuracy", "at_equal_cost")
+_ROUNDING = 1e-9  # of a difference of scores
 _ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
 
 
@@ -44,6 +47,10 @@ class PolicyReport:
     """Cost at the best single model's score, over that model's; infinite where the curve does not reach it."""
     gains: Mapping[str, Interval]
     """By measure (area, accuracy, at_equal_cost): how much more p2l has, on the same drawn prompts."""
+    over_constant: Mapping[str, Interval]
+    """By measure: how much more this policy has than the best single model; none of that model itself."""
+    oracle_share: Mapping[str, Interval]
+    """By measure: `over_constant` as a share of the oracle's; none where the oracle gains nothing."""
     explained: Interval | None
     """Share of the variance of models' deviations that it foresees; None for one that expects nothing."""
     curve: tuple[tuple[float, float], ...]
@@ -61,6 +68,8 @@ class Results:
     prompts: int
     trained_on: tuple[int, ...]
     notes: tuple[str, ...]
+    constants: tuple[tuple[str, float], ...]
+    """The best single models by budget: names and mean training costs, ascending, each better than all before it."""
     one_price: bool
     on_average: bool
     """Whether budgets are means over all requests, rather than those of each."""
@@ -71,6 +80,11 @@ class Results:
     """Of expected scores of all answers."""
     chosen: Reliability
     """Of the expected scores of the mixtures under the largest budget."""
+
+    @property
+    def constant(self) -> str:
+        """The single model with the best mean training score, whatever it costs; of several the cheapest."""
+        return self.constants[-1][0]
 
     @property
     def measure(self) -> str:
@@ -165,6 +179,7 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
         prompts=len(set(test.prompts)),
         trained_on=sizes,
         notes=tuple(notes),
+        constants=_constants(test.models, outcomes, sizes),
         one_price=test.one_price,
         on_average=setup.on_average and not test.one_price,
         policies={name: _policy_report(name, curves, reads, settings[name], explained.get(name)) for name in names},
@@ -175,6 +190,41 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
         pairs=_reliability(expected, test.scores, test.prompts),
         chosen=_reliability(spent["p2l"].expected[:, -1:], spent["p2l"].scores[:, -1:], test.prompts),
     )
+
+
+def _constants(
+    models: tuple[str, ...], outcomes: Sequence[Outcome], sizes: tuple[int, ...]
+) -> tuple[tuple[str, float], ...]:
+    """Return the models that are the best single one at some budget, with their mean costs, by training questions."""
+    means = np.average([outcome.mean_scores for outcome in outcomes], axis=0, weights=sizes)
+    costs = np.average([outcome.mean_costs for outcome in outcomes], axis=0, weights=sizes)
+    frontier: list[tuple[str, float]] = []
+    highest = -np.inf
+    for column in np.lexsort((-means, costs)).tolist():
+        # Averages of folds may differ by rounding, which must not make a dearer model the better one.
+        if means[column] > highest + _ROUNDING:
+            frontier.append((models[column], float(costs[column])))
+            highest = float(means[column])
+    return tuple(frontier)
+
+
+def _oracle_shares(
+    name: str, curves: Mapping[str, Curves], reads: Mapping[str, Callable[[Curves], Floats]]
+) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Return, by measure, what a policy gains over the best single model, and as a share of what the oracle gains."""
+    gains: dict[str, Interval] = {}
+    shares: dict[str, Interval] = {}
+    for measure in _GAIN_MEASURES:
+        if measure not in reads or name == "single":
+            continue
+        of_single = reads[measure](curves["single"])
+        gain = reads[measure](curves[name]) - of_single
+        possible = reads[measure](curves["oracle"]) - of_single
+        gains[measure] = interval(gain)
+        if possible[0] > _ROUNDING:
+            # A sample of prompts on which no choice gains anything has nothing to take a share of.
+            shares[measure] = interval(np.where(possible > _ROUNDING, gain / np.maximum(possible, _ROUNDING), 0.0))
+    return gains, shares
 
 
 def explained_share(expected: Floats, scores: Floats, counts: Floats) -> Interval:
@@ -205,9 +255,10 @@ def _policy_report(
     measures = {measure: interval(read(curves[name])) for measure, read in reads.items()}
     gains = {
         measure: interval(reads[measure](curves["p2l"]) - reads[measure](curves[name]))
-        for measure in ("area", "accuracy", "at_equal_cost")
+        for measure in _GAIN_MEASURES
         if measure in reads and name != "p2l"
     }
+    over_constant, oracle_share = _oracle_shares(name, curves, reads)
     points = zip(curves[name].costs[0].tolist(), curves[name].scores[0].tolist(), strict=True)
     return PolicyReport(
         about=POLICIES[name],
@@ -216,6 +267,8 @@ def _policy_report(
         at_equal_cost=measures.get("at_equal_cost"),
         cost_ratio=measures.get("cost_ratio"),
         gains=gains,
+        over_constant=over_constant,
+        oracle_share=oracle_share,
         explained=explained,
         curve=tuple(points),
         settings=settings,

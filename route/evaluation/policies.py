@@ -9,15 +9,16 @@
 | category | its mean training score in the prompt's category, shrunk |
 | nearest | its mean training score on the nearest training prompts, shrunk |
 | clusters | its mean training score in the prompt's cluster of k-means on the embeddings, shrunk |
+| oracle | its score on this very prompt, which nobody knows before |
 
 All spend by the same rule on the same mean training costs. `category`, `nearest` and `clusters` are what a user
 would do without training. Each is tuned on the training prompts by leaving one out (shrinkage towards the mean over all
 prompts, number of neighbours), for the score that spending by it earns on average over budgets: the
 figure that is reported later, so that each baseline is as strong as it can be.
 
-The best of the models on each prompt in hindsight is neither a policy nor a bound: answers that are coin flips at the
-forecast chances, which nobody can foresee, have a best one too, and a higher one than real answers, whose errors go
-together.
+The oracle is the yardstick of what routing could gain at most, and no aim: it gains by luck too. Answers that are coin
+flips at the forecast chances, which nobody can foresee, have a best one as well, and a higher one than real answers,
+whose errors go together.
 
 Shapes: Q questions, T training questions, M models, J budgets, D dimensions of an embedding, K neighbours.
 """
@@ -194,7 +195,11 @@ class Outcome:
     """The model with the best mean training score; of several the cheapest."""
     learned: _Learned
     expected: dict[str, Floats]
-    """Expected scores (Q, M) of the policies that have any."""
+    """Expected scores (Q, M) of the policies that foresee any."""
+    mean_scores: Floats
+    """(M,) of the training questions."""
+    mean_costs: Floats
+    """(M,) of the training questions."""
 
 
 def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
@@ -237,8 +242,16 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     spent = {name: spending(tuned.expected, costs, test.scores, test.costs, limits) for name, tuned in expected.items()}
     spent["random"] = spend_at_random(costs, test.scores, test.costs, limits)
     spent["cheapest"] = spend(single.expected, costs, test.scores, test.costs, np.full(len(limits), limits[0]))
-    settings = {name: tuned.settings for name, tuned in expected.items()}
-    return Outcome(spent, settings, best, learned, {name: tuned.expected for name, tuned in expected.items()})
+    spent["oracle"] = spending(test.scores, costs, test.scores, test.costs, limits)
+    return Outcome(
+        spent=spent,
+        settings={name: tuned.settings for name, tuned in expected.items()},
+        best=best,
+        learned=learned,
+        expected={name: tuned.expected for name, tuned in expected.items()},
+        mean_scores=means,
+        mean_costs=costs,
+    )
 
 
 def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> _Learned:

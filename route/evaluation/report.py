@@ -27,7 +27,6 @@ from p2l.common.report.reports import (
     Prose,
     Report,
     Section,
-    Verdict,
     percents,
     span,
     today,
@@ -39,9 +38,12 @@ from p2l.common.text_table import formatted, markdown_text
 from p2l.evaluation.output_report import reliability_figure
 from p2l.metrics import Interval, Reliability
 from route.evaluation.measuring import Results, calibration_error
+from route.evaluation.verdict import decide, points, routing_verdict
 
-_SIMPLER_POLICIES = ("category", "nearest", "clusters")
-"""Policies that choose by prompt too, in a simpler way."""
+_ORACLE_NOTE = (
+    "The oracle knows every score beforehand, luck of single answers included: no policy reaches it, and what lies "
+    "between is not all to be gained."
+)
 _INTERVAL_COLUMNS = (
     ("area", "Mean over budgets", "height of the curve, over the logarithm of cost"),
     ("at_equal_cost", "At the single model's cost", "mean score for what the best single model costs"),
@@ -54,6 +56,8 @@ def write_results(results: Results, folder: Path, *, has_figures: bool) -> None:
     """Write results.json, results.md and, with `has_figures`, curves.png and curves.svg into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     budget = "average" if results.on_average else "request"
+    decision = decide(results)
+    verdict = routing_verdict(results)
 
     def numbers(interval: Interval | None) -> dict[str, float] | None:
         return None if interval is None else interval._asdict()
@@ -61,6 +65,16 @@ def write_results(results: Results, folder: Path, *, has_figures: bool) -> None:
     write_json(
         folder / "results.json",
         {
+            "verdict": {
+                "policy": decision.policy,
+                "decided": decision.is_decided,
+                "further_prompts": decision.further_prompts,
+                "sentence": verdict.sentence,
+                "reason": verdict.reason,
+                "measure": results.measure,
+                "constant": results.constant,
+                "constants": [{"model": name, "cost": cost} for name, cost in results.constants],
+            },
             "table": results.table,
             "models": {name: {"cost": cost, "score": score} for name, (cost, score) in results.model_points.items()},
             "questions": results.questions,
@@ -78,6 +92,8 @@ def write_results(results: Results, folder: Path, *, has_figures: bool) -> None:
                     "cost_ratio": numbers(policy.cost_ratio),
                     "explained": numbers(policy.explained),
                     "p2l_has_more": {measure: numbers(gain) for measure, gain in policy.gains.items()},
+                    "over_constant": {measure: numbers(gain) for measure, gain in policy.over_constant.items()},
+                    "oracle_share": {measure: numbers(share) for measure, share in policy.oracle_share.items()},
                     "curve": [{"cost": cost, "score": score} for cost, score in policy.curve],
                     "settings": list(policy.settings),
                 }
@@ -102,7 +118,7 @@ def _calibration_json(bins: Reliability) -> dict[str, Any]:
 
 
 def routing_text(results: Results, folder: Path | None) -> str:
-    """Return what the command prints: each policy at equal cost, and what choosing by prompt is worth.
+    """Return what the command prints: the verdict, then each policy at equal cost and beside the oracle.
 
     `folder` is that of the files; None where none are written.
     """
@@ -113,6 +129,10 @@ def routing_text(results: Results, folder: Path | None) -> str:
         (Column("Policy", number=False), [policy.about for policy in policies]),
         (Column(f"{score}, with 95% interval"), [_text_cell(getattr(each, measure), percents) for each in policies]),
         (
+            Column(f"of the oracle's gain{'' if results.one_price else ', over budgets'}"),
+            [_text_cell(each.oracle_share.get(results.measure), percents) for each in policies],
+        ),
+        (
             Column("router better by, points"),
             [_text_cell(each.gains.get(measure), lambda gain: formatted(100 * gain, "+.1f")) for each in policies],
         ),
@@ -120,14 +140,15 @@ def routing_text(results: Results, folder: Path | None) -> str:
     verdict = routing_verdict(results)
     where = "--output DIR writes all columns" if folder is None else f"{folder / 'results.md'} has all columns"
     lines = [
+        verdict.sentence,
+        verdict.reason,
+        "",
         _data_line(results),
         *notes_text(results.notes),
         "",
         *table_text(table),
         *([] if results.one_price else ["Equal cost: what the best single model costs on average."]),
-        "",
-        verdict.sentence,
-        verdict.reason,
+        _ORACLE_NOTE,
         f"{where}, settings and calibration.",
     ]
     return "\n".join(lines).replace("−", "-")
@@ -149,12 +170,17 @@ def routing_markdown(results: Results) -> str:
         f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
         f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
     )
+    verdict = routing_verdict(results)
     return "\n".join(
         [
+            f"**{verdict.sentence}** {verdict.reason}".replace("−", "-"),
+            "",
             _data_line(results),
             *(f"- {markdown_text(note)}" for note in results.notes),
             "",
             *table_markdown(_precise_table(results)),
+            "",
+            _ORACLE_NOTE,
             "",
             foreseen,
             "",
@@ -196,6 +222,7 @@ def _precise_table(results: Results) -> Table:
         ]
     columns += [
         column(accuracy, [policy.accuracy for policy in policies], score),
+        column("Of the oracle's gain", [policy.oracle_share.get(results.measure) for policy in policies], percents),
         column(
             f"Router's {results.measure} less this",
             [policy.gains.get(results.measure) for policy in policies],
@@ -263,63 +290,6 @@ def routing_report(results: Results, model: str, data: str) -> Report:
     )
 
 
-def routing_verdict(results: Results) -> Verdict:
-    """Return how much more the router scores than the best single model, over all budgets, with its interval."""
-    single, router = results.policies["single"], results.policies["p2l"]
-    gain = single.gains[results.measure]
-    scores = [getattr(policy, results.measure).estimate for policy in (router, single)]
-    change = f"{_points(abs(gain.estimate))} points {'more' if gain.estimate >= 0 else 'fewer'}"
-    money = "" if results.one_price else ", on average over all budgets"
-    ends = f"95% interval {span(gain, _points)}"
-    basis = (
-        f"Mean score {percents(scores[0])} against {percents(scores[1])} on {counted(results.questions, 'question')}."
-    )
-    basis = " ".join(filter(None, [basis, _saving(results), _lead_over_simpler(results)]))
-    than = f"the router scores {change} than the best single model{money}"
-    if gain.lower > 0:
-        return Verdict(f"Choosing by prompt pays: {than} ({ends}).", "good", basis)
-    if gain.upper < 0:
-        return Verdict(f"Choosing by prompt costs quality: {than} ({ends}).", "bad", basis)
-    sentence = f"These answers do not show that choosing by prompt pays: {than}, and the {ends} holds zero."
-    return Verdict(sentence, "", basis)
-
-
-def _saving(results: Results) -> str:
-    """Return what the router scores at the cost of the best single model, and at which cost it has that score.
-
-    The sentence is empty where all answers cost the same.
-    """
-    ratio, gain = results.policies["p2l"].cost_ratio, results.policies["single"].gains.get("at_equal_cost")
-    if ratio is None or gain is None:
-        return ""
-    change = f"{_points(abs(gain.estimate))} points {'more' if gain.estimate >= 0 else 'fewer'} ({span(gain, _points)})"
-    text = f"For what that model costs it scores {change}"
-    if not math.isfinite(ratio.estimate):
-        return f"{text}."
-    share = f"{percents(ratio.estimate)} of the cost ({span(ratio, _share_or_never)})"
-    return f"{text}, and it has that model's score at {share}."
-
-
-def _lead_over_simpler(results: Results) -> str:
-    """Return how the router compares with the best policy that chooses by prompt in a simpler way."""
-    scores = {
-        name: getattr(results.policies[name], results.measure) for name in _SIMPLER_POLICIES if name in results.policies
-    }
-    if not scores:
-        return ""
-    best = max(scores, key=lambda name: float(scores[name].estimate))
-    gain = results.policies[best].gains[results.measure]
-    what = "mean score" if results.one_price else "mean score over all budgets"
-    more = "above" if gain.estimate >= 0 else "below"
-    change = f"{_points(abs(gain.estimate))} points {more} that of {results.policies[best].about}"
-    return f"Its {what} is {change} ({span(gain, _points)})."
-
-
-def _points(value: float) -> str:
-    """Return a difference of scores in hundredths: `2.3`."""
-    return number_text(100 * value, 1)
-
-
 def score_figure(results: Results) -> Figure:
     """Return the mean score of each policy: over what it costs, or as bars where all answers cost the same."""
     if results.one_price:
@@ -378,13 +348,20 @@ def _policies(results: Results) -> Section:
         if gain is None:  # of the router itself
             gains.append(None)
             continue
-        text = f"{'+' if gain.estimate > 0 else ''}{_points(gain.estimate)}"
+        text = f"{'+' if gain.estimate > 0 else ''}{points(gain.estimate)}"
         tone = "good" if gain.lower > 0 else "bad" if gain.upper < 0 else ""
-        gains.append(Cell(text, float(gain.estimate), tone, f"{span(gain, _points)} points"))
+        gains.append(Cell(text, float(gain.estimate), tone, f"{span(gain, points)} points"))
     columns.append((Column("Router has more by", note=unit), gains))
+    shares: list[Value] = [
+        None if share is None else Cell(percents(share.estimate), float(share.estimate), note=span(share, percents))
+        for share in (policy.oracle_share.get(results.measure) for policy in policies)
+    ]
+    note = "what it gains over the best single model, as a share of what knowing every score would"
+    columns.append((Column("Of the oracle's gain", note=note), shares))
     limit = "as averages over all requests" if results.on_average else "on each request"
     spending = "" if results.one_price else f"Budgets are spent {limit}. "
-    lead = f"{spending}Every policy spends by the same rule; only what it expects of a model on a prompt differs."
+    rule = "Every policy spends by the same rule; only what it expects of a model on a prompt differs."
+    lead = f"{spending}{rule} {_ORACLE_NOTE}"
     return Section("Policies", [Table.of(*columns)], lead)
 
 
