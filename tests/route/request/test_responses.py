@@ -97,6 +97,34 @@ def test_items_of_every_kind_become_messages(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_image_that_a_tool_returns_reaches_a_chat_provider_after_the_tools_result(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            image = "data:image/png;base64,AAAA"
+            await create(
+                router,
+                [
+                    {"role": "user", "content": "Take a picture."},
+                    {"type": "function_call", "call_id": "c1", "name": "shot", "arguments": "{}"},
+                    {
+                        "type": "function_call_output",
+                        "call_id": "c1",
+                        "output": [
+                            {"type": "input_text", "text": "done"},
+                            {"type": "input_image", "image_url": image},
+                        ],
+                    },
+                ],
+            )
+            result, picture = router.last("good")["messages"][-2:]
+            assert (result["role"], result["tool_call_id"]) == ("tool", "c1")
+            assert "done" in result["content"]
+            assert picture["role"] == "user"
+            assert [part["image_url"]["url"] for part in picture["content"] if part["type"] == "image_url"] == [image]
+
+    asyncio.run(main())
+
+
 def test_a_stream_has_the_events_of_the_api_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path) as router:

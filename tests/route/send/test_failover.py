@@ -10,8 +10,9 @@ from typing import Any
 
 import openai
 import pytest
+from aiohttp import web
 
-from tests.route.router_helpers import HELLO, Running, a_router
+from tests.route.router_helpers import HELLO, Running, a_router, model, served
 
 QUICK = {"timeouts": {"connect": 1, "first_token": 0.6, "answer": 0.6, "stall": 0.6, "total": 20}}
 """For providers that say nothing."""
@@ -167,3 +168,66 @@ def test_model_usage_and_cost_are_those_of_the_model_that_stepped_in(tmp_path: P
         assert 'p2l_router_tokens_total{kind="completion",model="fair"} 5.0' in metrics
 
     against(tmp_path, ["reset"], look)
+
+
+ERROR_IN_CHOICE = {"index": 0, "finish_reason": "error", "error": {"code": 502, "message": "upstream broke"}}
+
+
+def broken_in_a_choice(partial: str) -> web.Application:
+    """A provider that answers with status 200 and an error inside the choice, after the `partial` text if streamed."""
+    about = {"id": "c1", "created": 1, "model": "m"}
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        if not (await request.json()).get("stream"):
+            choice = {**ERROR_IN_CHOICE, "message": {"role": "assistant", "content": "Partial ans"}}
+            return web.json_response({**about, "object": "chat.completion", "choices": [choice]})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        choices: list[dict[str, Any]] = [{**ERROR_IN_CHOICE, "delta": {}}]
+        if partial:
+            choices.insert(0, {"index": 0, "delta": {"role": "assistant", "content": partial}, "finish_reason": None})
+        for choice in choices:
+            chunk = {**about, "object": "chat.completion.chunk", "choices": [choice]}
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    app.router.add_post("/chat/completions", complete)
+    return app
+
+
+def beside_broken(folder: Path, partial: str, look: Look) -> None:
+    """Let the best of three models be a provider with an error in its choices."""
+
+    async def main() -> None:
+        async with served(broken_in_a_choice(partial)) as url:
+            good = {"good": {**model(url), "cost": 3.0}}
+            async with a_router(folder, models=good) as router:
+                await look(router)
+
+    asyncio.run(main())
+
+
+def test_an_error_inside_a_choice_is_a_failure_and_the_next_model_answers(tmp_path: Path) -> None:
+    async def look(router: Running) -> None:
+        whole = await router.ask()
+        assert whole.choices[0].message.content == "I am fair"
+        chunks = [chunk async for chunk in await router.ask(stream=True)]
+        assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == "I am fair"
+        for answer in (whole, chunks[0]):
+            assert answer.router_decision["attempts"][-1] == "fair"
+
+    beside_broken(tmp_path, "", look)
+
+
+def test_an_error_inside_a_choice_after_some_text_ends_the_stream_with_an_error(tmp_path: Path) -> None:
+    async def look(router: Running) -> None:
+        chunks: list[Any] = []
+        with pytest.raises(openai.APIError):
+            await collect(await router.ask(stream=True), chunks)
+        assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == "Partial"
+        assert not [choice for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+
+    beside_broken(tmp_path, "Partial", look)
