@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
 from p2l.common.text_table import text_table
+from p2l.leaderboard.certificate import Certificate
 from p2l.leaderboard.covariates import Effect, shifted
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.pair_tables import Covariates
@@ -60,6 +61,7 @@ class Leaderboard:
             prompts; None for a leaderboard of votes or by a model without posterior.
         intervals_of: what another draw would change the coefficients by as much as the intervals say: the "votes" that
             were cast, the "prompts" of an aggregation, or "model", what the votes leave open about a single prompt.
+        certificate: how few votes decide the ranks; None where it was not asked for, or cannot be computed.
     """
 
     models: list[str]
@@ -81,6 +83,7 @@ class Leaderboard:
     field_rates: Floats | None = field(default=None, repr=False)
     familiarity: float | None = None
     intervals_of: str = "votes"
+    certificate: Certificate | None = field(default=None, repr=False)
 
     def win_rates(self) -> Floats:
         """Return each model's chance (M,) of beating a uniformly drawn other model; ties count half."""
@@ -178,7 +181,8 @@ class Leaderboard:
     def to_frame(self, *, min_votes: int = 0) -> pd.DataFrame:
         """Return the models, best first: rank, model, score, each with its ends, win_rate, votes, component and coef.
 
-        Columns without content (votes of an aggregation, a single component) are left out. `min_votes` hides models.
+        `rank_removed` and `rank_reversed` are the fewest votes whose removal or reversal changes the rank. Columns
+        without content (votes of an aggregation, a single component) are left out. `min_votes` hides models.
         """
         import pandas as pd
 
@@ -196,6 +200,9 @@ class Leaderboard:
             "upper": to_score(self.upper[order]),
             "win_rate": self.win_rates()[order],
         }
+        if self.certificate is not None:
+            columns["rank_removed"] = self.certificate.rank_removed[order]
+            columns["rank_reversed"] = self.certificate.rank_reversed[order]
         if self.votes is not None:
             columns["votes"] = self.votes[order]
         if len(set(self.components[order].tolist())) > 1:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard, several
+from p2l.leaderboard.certificate import Refit, certificate
 from p2l.leaderboard.covariates import Effect, covariate_table, covariates_of, expressible, without_covariates
 from p2l.leaderboard.intervals import (
     Bounds,
@@ -123,6 +124,7 @@ def fit_table(
     units: Units | None = None,
     start: npt.ArrayLike | None = None,
     tolerance: float = 1e-7,
+    certified_votes: int | None = None,
 ) -> Leaderboard:
     """Fit a leaderboard to votes that are already counted; for what is not named here see `fit`.
 
@@ -135,24 +137,22 @@ def fit_table(
         units: the votes by cluster, for intervals.
         start: where the search for the optimum begins: M coefficients, and eta behind them where the likelihood has it.
         tolerance: the last Newton step's at most, whose square is the order of the error that is left.
+        certified_votes: votes from which a model is listed: how few votes decide the ranks of these models is searched
+            too (`certificate`). By default it is not.
     """
     check_intervals(intervals, level, replicates)
     check_number_of_models(len(models))
     model = likelihoods.get(likelihood or suited(table.votes.sum(axis=0)))
     table, constant = expressible(table, model)
+    refit = partial(_coefs_of, models=models, likelihood=model.name, prior=prior)
     if prior is None:
         prior, start = fitted_prior(without_covariates(table), models=models, likelihood=model.name, start=start)
     scales = _scales(table)
     objective = _objective(table, models, model, prior, scales)
     point = minimise(objective, _start(objective, prior, start), tolerance=tolerance)
-    rng = np.random.default_rng(seed)
-    scores = partial(_scores, objective, point, table, units)
-    draws = partial(redrawn_votes, objective, table, replicates, rng)
-    if units is not None:
-        draws = partial(redrawn_clusters, objective, units, replicates, rng)
-    ends = bounds(objective, point, intervals, level, scores, draws, rng)
+    ends = _bounds_of(objective, point, table, units, intervals, level, replicates, seed)
     size, counted = len(models), winner_targets(model).any(axis=1)
-    return Leaderboard(
+    board = Leaderboard(
         models=list(models),
         coefs=point.theta[:size],
         lower=ends.lower[:size],
@@ -170,6 +170,43 @@ def fit_table(
         covariance=None if ends.covariance is None else ends.covariance[:size, :size],
         effects=_effects(table, point.theta, ends, scales),
     )
+    return board if certified_votes is None else _certified(board, objective, point, table, certified_votes, refit)
+
+
+def _bounds_of(
+    objective: Objective,
+    point: Expansion,
+    table: PairTable,
+    units: Units | None,
+    intervals: str | None,
+    level: float,
+    replicates: int,
+    seed: int,
+) -> Bounds:
+    """Return the intervals of the parameters, by votes or by clusters of them."""
+    rng = np.random.default_rng(seed)
+    scores = partial(_scores, objective, point, table, units)
+    draws = partial(redrawn_votes, objective, table, replicates, rng)
+    if units is not None:
+        draws = partial(redrawn_clusters, objective, units, replicates, rng)
+    return bounds(objective, point, intervals, level, scores, draws, rng)
+
+
+def _certified(
+    board: Leaderboard, objective: Objective, point: Expansion, table: PairTable, least_votes: int, refit: Refit
+) -> Leaderboard:
+    """Return a leaderboard with how few votes decide the ranks of its models with enough votes."""
+    assert board.votes is not None
+    listed = np.flatnonzero(board.votes >= least_votes)
+    decisive, note = certificate(objective, point, table, board.models, listed, refit)
+    first = [] if decisive is None else [decisive.sentence]
+    notes = (*first, *board.notes, *([note] if note else []))
+    return dataclasses.replace(board, certificate=decisive, notes=notes)
+
+
+def _coefs_of(table: PairTable, *, models: Sequence[str], likelihood: str, prior: Prior | None) -> Floats:
+    """Return the coefficients (M,) of a complete fit, its prior too where none is given."""
+    return fit_table(table, models=models, likelihood=likelihood, intervals=None, prior=prior).coefs
 
 
 def suited(outcomes: Floats) -> str:

@@ -120,7 +120,7 @@ def sandwich_covariance(objective: Objective, point: Expansion, scores: Floats) 
 
 def vote_scores(objective: Objective, point: Expansion, table: PairTable) -> Floats:
     """Return the summed outer products (D, D) of the scores of independent votes."""
-    scores = _winner_scores(objective, point)
+    scores = winner_scores(objective, point)
     weighted = scores * table.squares.T[:, None]
     # One product after the other takes a fifth of the time of one einsum over all of them.
     size = scores.shape[1]
@@ -131,7 +131,7 @@ def vote_scores(objective: Objective, point: Expansion, table: PairTable) -> Flo
     return objective.scatter_square(np.moveaxis(products, -1, 0))
 
 
-def _winner_scores(objective: Objective, point: Expansion) -> Floats:
+def winner_scores(objective: Objective, point: Expansion) -> Floats:
     """Return the score (4, Q, P) of a vote of weight one, for each winner."""
     gradient = np.moveaxis(objective.gradients(point.theta), 0, -1)
     return np.asarray(np.tensordot(winner_targets(objective.likelihood), gradient, axes=1))
@@ -141,7 +141,7 @@ def cluster_scores(objective: Objective, point: Expansion, units: Units) -> Floa
     """Return the summed outer products (D, D) of the scores of clusters."""
     from scipy.sparse import coo_array
 
-    values = _winner_scores(objective, point)[units.winner, :, units.pair] * units.weights[:, None]
+    values = winner_scores(objective, point)[units.winner, :, units.pair] * units.weights[:, None]
     columns = [objective.first[units.pair], objective.second[units.pair]]
     if values.shape[1] > 2:
         columns.append(np.full(len(units.pair), objective.num_models))

@@ -274,6 +274,7 @@ def _fit_groups(
                 prior=prior,
                 units=units,
                 start=starts.of(by, name, models, likelihood or suited(table.votes.sum(axis=0)), prior),
+                certified_votes=None if boards or args.intervals == "none" else args.min_votes,
                 **fit_options(args),
             )
         except InputError as error:

@@ -145,15 +145,30 @@ def history_frame(history: History, *, min_votes: int = 0) -> pd.DataFrame:
 
 
 def _board_objects(leaderboards: Leaderboards) -> list[dict[str, Any]]:
-    """Return an object for each leaderboard, with its likelihood, effects of covariates, notes and models."""
+    """Return an object for each leaderboard, with its likelihood, effects, certificate, notes and models."""
     return [
         {"by": named.by, "group": named.group, "size": named.size}
         | {name: getattr(named.board, name) for name in _FACTS}
         | {"effects": [effect._asdict() for effect in named.board.effects]}
+        | {"certificate": _certificate_object(named.board)}
         | {"notes": list(named.board.notes)}
         | {"models": named.board.to_frame(min_votes=leaderboards.min_votes).to_dict("records")}
         for named in leaderboards.boards
     ]
+
+
+def _certificate_object(board: Leaderboard) -> dict[str, Any] | None:
+    """Return how few votes decide the first place, and which votes they are; those of ranks stand with the models."""
+    found = board.certificate
+    if found is None:
+        return None
+    changes: dict[str, Any] = {}
+    for name, change in (("removed", found.removed), ("reversed", found.reversed)):
+        changes[name] = None
+        if change is not None:
+            votes = [kind._asdict() for kind in change.votes]
+            changes[name] = {"number": change.number, "leader": change.leader, "votes": votes}
+    return {"total": found.total, "first": found.first, **changes}
 
 
 def _history_object(leaderboards: Leaderboards) -> dict[str, Any]:

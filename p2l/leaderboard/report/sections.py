@@ -111,7 +111,9 @@ def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
     reason, step = f"{basis}It beats another model drawn at random in {field} of votes. ", ranking.steps[0]
     if not math.isnan(step.chance):
         below = cut(step.below, 60)
-        reason += f"The chance that it is truly better than the next, {below}, is {step.chance_text}."
+        reason += f"The chance that it is truly better than the next, {below}, is {step.chance_text}. "
+    if main.board.certificate is not None:
+        reason += main.board.certificate.sentence
     if len(set(main.board.components.tolist())) > 1:
         return Verdict(
             f"{by}{name} has the highest score, {score} ({ends}), but not all models were compared, directly or "

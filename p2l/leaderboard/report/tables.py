@@ -9,7 +9,7 @@ import numpy as np
 
 from p2l.common.report.charts import percent
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
-from p2l.leaderboard.board import to_score
+from p2l.leaderboard.board import Floats, to_score
 from p2l.leaderboard.covariates import Effect
 from p2l.leaderboard.history import History
 from p2l.leaderboard.report.ranking import Ranking, Step
@@ -48,6 +48,12 @@ def board_table(ranking: Ranking, shown: int = 60) -> Table:
             for best, worst in ranking.ranks
         ]
         columns.append((Column("Ranks", note=spread), ranks))
+    if board.certificate is not None:
+        removed, reversed_votes = board.certificate.rank_removed, board.certificate.rank_reversed
+        fewest = "the fewest votes whose removal changes the model's rank"
+        columns.append((Column("Rests on", 0, fewest), _numbers(removed[ranking.order])))
+        fewest = "the fewest votes that change the model's rank when they are turned to the other model"
+        columns.append((Column("Turned by", 0, fewest, page_only=True), _numbers(reversed_votes[ranking.order])))
     rates: list[Value] = []
     for low, rate, high in zip(*(values.tolist() for values in ranking.rates), strict=True):
         note = f"{percent(low, 1)} to {percent(high, 1)}" if math.isfinite(low) else ""
@@ -83,6 +89,11 @@ def _score_cell(score: float, bar: tuple[float, float, float] | None = None) -> 
 def _intervals(ranking: Ranking) -> list[Value]:
     lower, _, upper = ranking.scores
     return [_interval(*ends) for ends in zip(lower.tolist(), upper.tolist(), strict=True)]
+
+
+def _numbers(values: Floats) -> list[Value]:
+    """Return whole numbers, without one where there is NaN."""
+    return [None if math.isnan(value) else round(value) for value in values.tolist()]
 
 
 def _interval(lower: float, upper: float, digits: int = 0) -> Cell:
