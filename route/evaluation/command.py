@@ -74,6 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
     out = flags.add_argument_group("output")
     cli.add_output(out, "write results.json, results.md, curves.png and curves.svg there", metavar="DIR")
     cli.add_html(out, "write a page (.html), which opens offline")
+    out.add_argument(
+        "--write", metavar="FILE", help="write --router-config with the models that the verdict asks: all, or the best"
+    )
+    out.add_argument("--router-config", metavar="FILE", help="configuration of a router that has the table's models")
     out.add_argument("--no-figure", action="store_true", help="no figure")
     cli.add_quiet(out, "no progress bars")
     return flags
@@ -97,6 +101,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(routing_text(results, folder))
     if folder is not None:
         write_results(results, folder, has_figures=not flags.no_figure)
+    if flags.write is not None:
+        from route.evaluation.verdict import write_router
+
+        write_router(results, Path(flags.router_config).expanduser(), Path(flags.write).expanduser())
+        print(f"configuration: {flags.write}")
     if flags.html is not None:
         from p2l.common.report.reports import save_report
         from route.evaluation.report import routing_report
@@ -126,6 +135,19 @@ def _check(flags: argparse.Namespace) -> None:
         raise InputError("--save-model: this P2L reads prompts beside their category; leave out --budget average")
     if flags.save_model is not None and Path(flags.save_model).expanduser().exists():
         raise InputError(f"{flags.save_model}: exists; choose another folder or remove it")
+    _check_outputs(flags)
+
+
+def _check_outputs(flags: argparse.Namespace) -> None:
+    """Raise InputError for files that cannot be written, and for a router's configuration that cannot be read."""
+    if (flags.write is None) != (flags.router_config is None):
+        raise InputError("--write and --router-config go together")
+    if flags.write is not None:
+        from p2l.common.files import check_can_write
+        from route.config import load_config
+
+        check_can_write(flags.write, flags.router_config)
+        load_config(flags.router_config)
     if flags.output is not None and not flags.no_figure:
         from p2l.common.plots import check_figures
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 
-from p2l.common.cli import counted
+from p2l.common.cli import counted, nearest
+from p2l.common.errors import ConfigError, InputError
+from p2l.common.files import atomic_path
 from p2l.common.report.reports import Verdict, percents, span, with_interval
 from p2l.common.report.tables import number_text
 from p2l.metrics import Interval
@@ -154,6 +157,38 @@ def _by_budget(results: Results) -> str:
         return ""
     steps = [f"{name} from ${cost:.2g} an answer" for name, cost in results.constants]
     return f"The best single model by budget: {', '.join(steps)}."
+
+
+def write_router(results: Results, base: Path, target: Path) -> None:
+    """Write the router's configuration `base` with the models that the verdict asks: all measured, or the constant.
+
+    Raises InputError where it lacks one of them, or where what it says of other models does not go without these.
+    """
+    import yaml
+
+    from p2l.common.config import read_yaml
+    from route.config import load_config
+
+    content = read_yaml(base)
+    models = load_config(base).model_configs
+    names = results.models if decide(results).routes_by_p2l else (results.constant,)
+    for name in names:
+        if name not in models:
+            raise InputError(f"{base}: no model {name!r} in model_configs{nearest(name, models)}; add it")
+        if name not in content["model_configs"]:
+            raise InputError(f"{base}: {name!r} is one of the efforts of a model; give it an entry of its own")
+    content["model_configs"] = {name: content["model_configs"][name] for name in names}
+    if "static_order" in content:
+        content["static_order"] = [name for name in content["static_order"] if name in names]
+    sentence = routing_verdict(results).sentence
+    with atomic_path(target) as temporary:
+        rest = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        temporary.write_text(f"# {sentence}\n{rest}", encoding="utf-8")
+        try:
+            load_config(temporary)
+        except ConfigError as error:
+            problem = str(error).partition(": ")[2]
+            raise InputError(f"{base}: does not go with {', '.join(names)} alone: {problem}") from error
 
 
 def points(value: float) -> str:

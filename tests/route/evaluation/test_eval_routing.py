@@ -408,6 +408,7 @@ def test_the_page_of_one_price_has_bars_and_names_are_text() -> None:
         (["--train", "b.csv"], "--train and --test go together"),
         (["--table", "a.csv", "--prices", "p.yaml", "--one-price"], "--prices and --one-price exclude"),
         (["--table", "no.csv"], "no.csv: no such file"),
+        (["--table", "a.csv", "--write", "router.yaml"], "--write and --router-config go together"),
         (["--table", "a.csv", "--model", "m", "--save-model", "n"], "leave out --model"),
         (["--table", "a.csv", "--report", "page.pdf"], "must be .html"),
     ],

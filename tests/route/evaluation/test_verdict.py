@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p2l.common.errors import InputError
 from p2l.common.report.reports import report_page
 from p2l.metrics import Interval
+from route.config import load_config
 from route.evaluation.measuring import Results, within
 from route.evaluation.policies import Setup
 from route.evaluation.report import routing_markdown, routing_report, routing_text, write_results
 from route.evaluation.table import ScoreTable
-from route.evaluation.verdict import decide, routing_verdict
+from route.evaluation.verdict import decide, routing_verdict, write_router
 from tests.route.evaluation.routing_tables import known_table, random_table
 
 
@@ -120,3 +122,24 @@ def test_a_simpler_policy_that_is_ahead_where_p2l_is_not_is_named_only_beyond_th
     assert "per-category best does, with 3.0%" in routing_verdict(ahead).sentence
     unsure = with_leads(by_luck, category=Interval(0.02, 0.0001, 0.04, 0.01))
     assert decide(unsure).policy == "single"
+
+
+def test_the_configuration_holds_all_models_where_routing_pays_and_else_the_constant(
+    tmp_path: Path, by_luck: Results
+) -> None:
+    base, target = tmp_path / "base.yaml", tmp_path / "router.yaml"
+    entries = "".join(f"  {name}: {{name: {name}, type: mock, cost: 1}}\n" for name in (*by_luck.models, "other"))
+    base.write_text(f"model_configs:\n{entries}static_order: [other, m1, {by_luck.constant}]\nmax_attempts: 2\n")
+    pays = with_leads(by_luck, p2l=Interval(0.03, 0.01, 0.05, 0.01))
+    write_router(pays, base, target)
+    assert tuple(load_config(target).model_configs) == by_luck.models
+    write_router(by_luck, base, target)
+    written = load_config(target)
+    assert list(written.model_configs) == written.static_order == [by_luck.constant]
+    assert written.max_attempts == 2
+    assert target.read_text(encoding="utf-8").startswith("# Do not route here")
+    before = target.read_text(encoding="utf-8")
+    base.write_text("model_configs:\n  other: {name: other, type: mock, cost: 1}\n")
+    with pytest.raises(InputError, match=f"no model '{by_luck.constant}' in model_configs"):
+        write_router(by_luck, base, target)
+    assert target.read_text(encoding="utf-8") == before
