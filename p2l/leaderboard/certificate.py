@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from p2l.common.cli import counted
+from p2l.common.errors import ConvergenceError
 from p2l.leaderboard.intervals import winner_scores
 from p2l.leaderboard.newton import Expansion, Objective, minimise, winner_targets
 from p2l.leaderboard.pair_tables import Ints, PairTable
@@ -128,6 +129,20 @@ def certificate(
     if len(order) < 2 or len(set(objective.graph[order].tolist())) > 1:
         why = "fewer than two models are listed" if len(order) < 2 else "not all models were compared"
         return None, f"How few votes decide ranks was not computed: {why}."
+    try:
+        found = _searched(objective, point, table, models, order, refit)
+    except (ConvergenceError, LinAlgError) as error:
+        # The leaderboard stands; it is a fit to fewer votes that has no optimum.
+        return None, f"How few votes decide ranks was not computed: without some of them, {error}."
+    left_out = len(order) - MAX_RANKED
+    note = f"How few votes decide the rank was computed for the first {MAX_RANKED} models." if left_out > 0 else ""
+    return found, note
+
+
+def _searched(
+    objective: Objective, point: Expansion, table: PairTable, models: list[str], order: Ints, refit: Refit
+) -> Certificate:
+    """Return the certificate of models that are ranked, the best first."""
     numbers = []
     firsts = []
     for moves in (_REMOVED, _REVERSED):
@@ -140,10 +155,14 @@ def certificate(
                 firsts.append(None if change is None else _first_place(search, change, models))
             ranks[model] = math.nan if change is None else change.number
         numbers.append(ranks)
-    left_out = len(order) - MAX_RANKED
-    note = f"How few votes decide the rank was computed for the first {MAX_RANKED} models." if left_out > 0 else ""
-    total = round(float(table.votes.sum()))
-    return Certificate(total, models[order[0]], firsts[0], firsts[1], numbers[0], numbers[1]), note
+    return Certificate(
+        total=round(float(table.votes.sum())),
+        first=models[order[0]],
+        removed=firsts[0],
+        reversed=firsts[1],
+        rank_removed=numbers[0],
+        rank_reversed=numbers[1],
+    )
 
 
 class _Change(NamedTuple):
