@@ -101,11 +101,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(routing_text(results, folder))
     if folder is not None:
         write_results(results, folder, has_figures=not flags.no_figure)
-    if flags.write is not None:
-        from route.evaluation.verdict import write_router
-
-        write_router(results, Path(flags.router_config).expanduser(), Path(flags.write).expanduser())
-        print(f"configuration: {flags.write}")
     if flags.html is not None:
         from p2l.common.report.reports import save_report
         from route.evaluation.report import routing_report
@@ -117,6 +112,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"page: {flags.html}")
     if flags.save_model is not None:
         _save(outcome, table, Path(flags.save_model).expanduser())
+    if flags.write is not None:  # last: a configuration that does not go with the models loses no result
+        from route.evaluation.verdict import write_router
+
+        write_router(results, Path(flags.router_config).expanduser(), Path(flags.write).expanduser())
+        print(f"configuration: {flags.write}")
 
 
 def _check(flags: argparse.Namespace) -> None:

@@ -182,8 +182,11 @@ def write_router(results: Results, base: Path, target: Path) -> None:
         content["static_order"] = [name for name in content["static_order"] if name in names]
     sentence = routing_verdict(results).sentence
     with atomic_path(target) as temporary:
+        # It may hold keys, which nobody else reads than whoever reads the other file.
+        temporary.touch(mode=0o600)
         rest = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         temporary.write_text(f"# {sentence}\n{rest}", encoding="utf-8")
+        temporary.chmod(base.stat().st_mode & 0o777)
         try:
             load_config(temporary)
         except ConfigError as error:

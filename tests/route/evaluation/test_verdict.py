@@ -130,8 +130,10 @@ def test_the_configuration_holds_all_models_where_routing_pays_and_else_the_cons
     base, target = tmp_path / "base.yaml", tmp_path / "router.yaml"
     entries = "".join(f"  {name}: {{name: {name}, type: mock, cost: 1}}\n" for name in (*by_luck.models, "other"))
     base.write_text(f"model_configs:\n{entries}static_order: [other, m1, {by_luck.constant}]\nmax_attempts: 2\n")
+    base.chmod(0o600)  # as a file that holds keys
     pays = with_leads(by_luck, p2l=Interval(0.03, 0.01, 0.05, 0.01))
     write_router(pays, base, target)
+    assert target.stat().st_mode & 0o777 == 0o600
     assert tuple(load_config(target).model_configs) == by_luck.models
     write_router(by_luck, base, target)
     written = load_config(target)
