@@ -39,6 +39,7 @@ _ONE_STEP = 16  # votes that one expansion is taken to rank rightly
 _STAGES = 4  # in which more are changed, each ranked by the fit to those that are left
 _MAX_STAGES = 40
 _MARGIN = 1.25  # by which the estimate of the votes between two models may be too high
+_SHARE_OF_LOST = 0.5  # of the votes that a model did not win, whose change may be enough to put it first
 _MAX_EXTRA_STEPS = 50  # in which votes are added until the complete fit agrees
 
 # What becomes of a vote, by the place of its winner: rows are added to the counts of the four winners.
@@ -199,6 +200,12 @@ class _Search:
         self.outcomes = winner_targets(objective.likelihood)
         self.changes: dict[tuple[int, int], _Change | None] = {}
         self.estimates: dict[tuple[int, int], float] = {}
+        ties = self.changeable[:, 2:].sum(axis=1)
+        self.not_won, self.not_lost = (
+            np.bincount(table.first, self.changeable[:, of_first] + ties, objective.num_models)
+            + np.bincount(table.second, self.changeable[:, 1 - of_first] + ties, objective.num_models)
+            for of_first in (1, 0)
+        )
         self.expansion = _Influence.of(self, point)
         self.inverse = cho_solve(self.expansion.factor, np.eye(objective.size))
 
@@ -238,8 +245,14 @@ class _Search:
         """Yield the pairs of a model and another, upper first, in the order of the votes that they seem to need."""
         gaps = self.point.theta[model] - self.point.theta[self.order]
         reach = np.abs(self.inverse[model] - self.inverse[self.order]).max(axis=1) * self.expansion.largest
-        bounds = np.abs(gaps) / np.maximum(reach, 1e-300)
         rank = int(np.flatnonzero(self.order == model)[0])
+        is_above = np.arange(len(self.order)) < rank
+        most = np.where(
+            is_above,
+            np.minimum(self.not_lost[self.order], self.not_won[model]),
+            np.minimum(self.not_lost[model], self.not_won[self.order]),
+        )
+        bounds = np.minimum(np.abs(gaps) / np.maximum(reach, 1e-300), _SHARE_OF_LOST * most)
         estimates: list[tuple[float, int, int]] = []
         for place in np.argsort(bounds, kind="stable").tolist():
             if place == rank:
@@ -258,7 +271,9 @@ class _Search:
         """Return how many votes it takes to turn two models around, by influence alone; infinite where none do."""
         effect = self.expansion.effects(above, below)
         steps = _greatest_first(effect, self.changeable, float(self.point.theta[above] - self.point.theta[below]))
-        return float(steps.votes.sum()) if steps.is_enough else math.inf
+        # The influence of what is left grows as a model loses its votes, and without lost ones it is as good as first.
+        most = _SHARE_OF_LOST * min(self.not_won[below], self.not_lost[above])
+        return min(float(steps.votes.sum()), most) if steps.is_enough else float(most)
 
     def _change(self, above: int, below: int) -> _Change | None:
         """Return the fewest votes whose change puts one model below another."""

@@ -121,6 +121,16 @@ def test_a_sure_first_place_rests_on_many_votes_and_nothing_is_claimed_of_other_
     assert halves.certificate.removed.number == 201
 
 
+def test_a_model_far_behind_with_few_votes_is_tried_too():
+    # m2 has lost most of its few votes: it takes fewer to leave these out than to bring m1 in front of m0.
+    a = np.r_[np.zeros(6000, dtype=int), np.zeros(40, dtype=int), np.ones(40, dtype=int)]
+    b = np.r_[np.ones(6000, dtype=int), np.full(80, 2)]
+    winner = np.r_[np.zeros(4500), np.ones(1500), np.zeros(30), np.ones(10), np.zeros(25), np.ones(15)].astype(int)
+    board = certified((a, b, winner), 3)
+    assert board.certificate.removed.leader == "m2"
+    assert board.certificate.removed.number <= 55
+
+
 def test_models_that_never_met_have_no_ranks_to_certify():
     board = certified(([0, 2, 0], [1, 3, 1], [0, 0, 1]), 4)
     assert board.certificate is None
