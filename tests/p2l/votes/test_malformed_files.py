@@ -21,7 +21,9 @@ def zipped(**entries: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, text in entries.items():
-            archive.writestr(name.replace("__", "/").replace("_json", ".json"), text)
+            # A fixed date, since bytes that differ between runs would be other test cases.
+            entry = zipfile.ZipInfo(name.replace("__", "/").replace("_json", ".json"), (2026, 1, 1, 0, 0, 0))
+            archive.writestr(entry, text)
     return buffer.getvalue()
 
 
