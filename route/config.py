@@ -17,6 +17,7 @@ from p2l.common.cli import nearest
 from p2l.common.config import Number, Whole, line_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
 from route.catalogue import LACKING_TYPES, entry_of
+from route.efforts import arms_of
 from route.keep.ledger import MAX_IN_FLIGHT, TEAM
 from route.keep.location import filled, located, location_in
 from route.providers.base import Timeouts
@@ -451,24 +452,12 @@ class RouterConfig(_Section):
             if not isinstance(model, dict) or "efforts" not in model:
                 expanded[name] = model
                 continue
-            efforts = model["efforts"]
-            if not isinstance(efforts, dict) or not efforts:
-                raise ValueError(
-                    f"model_configs.{name}.efforts: must be settings by name, such as NAME: {{effort: low}}"
-                )
-            base = {key: setting for key, setting in model.items() if key != "efforts"}
-            for arm, settings in efforts.items():
-                where = f"model_configs.{name}.efforts.{arm}"
-                for key in settings if isinstance(settings, dict) else ():
-                    if key not in _EFFORT_KEYS:
-                        raise ValueError(f"{where}.{key}: is not known{nearest(str(key), _EFFORT_KEYS)}")
-                if not isinstance(settings, dict) or not isinstance(settings.get("effort"), str):
-                    raise ValueError(f"{where}: needs an effort, such as low")
+            arms = arms_of(name, model, _EFFORT_KEYS)
+            for arm in arms:
                 if arm in expanded or arm in models:
+                    where = f"model_configs.{name}.efforts.{arm}"
                     raise ValueError(f"{where}: is the name of another model; choose another")
-                own = {key: setting for key, setting in settings.items() if key != "effort"}
-                fields = {**(base.get("extra_fields") or {}), "reasoning_effort": settings["effort"]}
-                expanded[arm] = {**base, "extra_fields": {**fields, **(own.pop("extra_fields", None) or {})}, **own}
+            expanded |= arms
         return data | {"model_configs": expanded}
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """The client of Anthropic's Messages API, or of another service that speaks it at the account's `base_url`.
 
 System messages become the one system prompt, tool results become parts of user turns, and neighbouring turns of one
-role are merged. Hints without a counterpart are dropped (`seed`, penalties, `store`, `reasoning_effort`); what changes
+role are merged. Hints without a counterpart are dropped (`seed`, penalties, `store`); what changes
 the answer is refused, so that another model gets the request (`n`, `logprobs`, audio). Other fields pass through:
 `thinking`, `top_k` and `output_config` can be sent or configured. Answers keep text, tool calls and thinking (as
 `reasoning_content`).
@@ -17,22 +17,23 @@ from contextlib import aclosing
 from typing import Any
 
 from p2l.common.long_texts import apart
-from route.providers import completions, translation
+from route.providers import completions, efforts, translation
 from route.providers.base import JSON, Account, NativeRequest, Timeouts, note_dropped
-from route.providers.native import NativeCall
 from route.providers.schemas import for_anthropic
-from route.providers.translation import translated
+from route.providers.translation import NativeCall, translated
 from route.providers.usage import of_messages
 
 _WHO = "anthropic"
 _HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
+_UNSENT = translation.TRANSLATED | _HINTS | efforts.FIELDS
 _ONLY_JSON = "Answer with one JSON object and nothing else."
 
 
 def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     """Translate a chat completion request; `max_tokens` is the limit where the request has none."""
     translation.refuse_the_impossible(_WHO, request)
-    body = {key: value for key, value in request.items() if key not in translation.TRANSLATED and key not in _HINTS}
+    body = {key: value for key, value in request.items() if key not in _UNSENT}
+    effort = _thinking_of(request, max_tokens)
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     body["max_tokens"] = max_tokens if limit is None else limit
     answer_format = request.get("response_format") or {}
@@ -47,6 +48,7 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     if not turns and request.get("messages"):
         raise ValueError("no text in any message")
     body["messages"] = turns
+    body |= effort
     if not _can_think(body):
         del body["thinking"]
         note_dropped("thinking")
@@ -116,6 +118,12 @@ def _system(request: JSON, further: str) -> str | list[JSON]:
     if not any(part.get("cache_control") for part in parts):
         return translation.system_text(request, further)
     return [_block(part) for part in parts] + ([{"type": "text", "text": further}] if further else [])
+
+
+def _thinking_of(request: JSON, max_tokens: int) -> JSON:
+    """Return the fields that stand for the effort of a request."""
+    limit = request.get("max_completion_tokens") or request.get("max_tokens")
+    return efforts.of_claude(request, str(request.get("model")), limit or max_tokens, is_limited=limit is not None)
 
 
 def _can_think(body: JSON) -> bool:
@@ -326,12 +334,20 @@ _DEFAULT_MAX_TOKENS = 4096  # the API requires a limit; this one is within that 
 
 def native_body(request: NativeRequest, *, max_tokens: int) -> JSON:
     """Return the body of a request that came in this protocol, with what the configuration sets below it."""
-    settings = messages_request({"messages": [], **request.settings}, max_tokens=max_tokens)
+    own = request.body
+    names = ("model", "max_tokens", "thinking")
+    shared = {name: own[name] for name in names if own.get(name) is not None}
+    has_own_effort = bool((own.get("output_config") or {}).get("effort"))
+    unsaid = completions.without(request.settings, efforts.FIELDS if has_own_effort else ())
+    settings = messages_request({"messages": [], **unsaid, "model": own.get("model")}, max_tokens=max_tokens)
+    settings |= _thinking_of({**unsaid, **shared}, max_tokens)
     del settings["messages"]
     limits = (name for name in ("max_completion_tokens", "max_tokens") if request.settings.get(name) is not None)
     if next(limits, None) is None and request.body.get("max_tokens") is not None:
         del settings["max_tokens"]
-    body = {**settings, **{name: value for name, value in request.body.items() if value is not None}}
+    body = {**settings, **{name: value for name, value in own.items() if value is not None}}
+    if "output_config" in settings:
+        body["output_config"] = {**settings["output_config"], **(own.get("output_config") or {})}
     if "thinking" in settings or "temperature" in settings:
         body = with_thinking_in_order(body)
     turns = body.get("messages")

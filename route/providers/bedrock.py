@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from p2l.common.files import parse_json
 from p2l.common.long_texts import apart, to_json
-from route.providers import completions, translation
+from route.providers import completions, efforts, translation
 from route.providers.base import JSON, Account, ProviderError, Timeouts, note_dropped
 from route.providers.usage import of_converse
 
@@ -26,6 +26,7 @@ _WHO = "bedrock"
 _SAMPLING = {"temperature": "temperature", "top_p": "topP"}
 _TRANSLATED = translation.TRANSLATED | {*_SAMPLING, "model"}
 _HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
+_UNSENT = _TRANSLATED | _HINTS | efforts.FIELDS
 _NOTHING = "(no output)"  # Converse refuses a result without text
 _ONLY_JSON = "Answer with one JSON object and nothing else."
 _IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
@@ -48,8 +49,9 @@ def converse_request(request: JSON, *, max_tokens: int | None = None) -> JSON:
     settings |= {"stopSequences": stops} if stops else {}
     if settings:
         body["inferenceConfig"] = settings
-    others = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in _HINTS}
+    others = {key: value for key, value in request.items() if key not in _UNSENT}
     translation.note_hints(request, _HINTS)
+    others = {**efforts.of_bedrock(request, str(request.get("model")), limit), **others}
     if others:
         body["additionalModelRequestFields"] = others
     return body | _tools(request)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from p2l.common.errors import ConfigError
 from p2l.common.files import parse_json
-from route.providers import completions, translation
+from route.providers import completions, efforts, translation
 from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.usage import of_generate
 
@@ -36,6 +36,7 @@ _GENERATION = {
     "frequency_penalty": "frequencyPenalty",
 }
 _TRANSLATED = translation.TRANSLATED | {*_GENERATION, "model"}
+_UNSENT = _TRANSLATED | translation.HINTS | efforts.FIELDS
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 # From Gemini 3 on tool calls are signed; Google documents this value for calls of another model.
 _UNSIGNED = "skip_thought_signature_validator"
@@ -44,7 +45,7 @@ _UNSIGNED = "skip_thought_signature_validator"
 def generate_request(request: JSON) -> JSON:
     """Translate a chat completion request, without its model, which is part of the path."""
     translation.refuse_the_impossible(_WHO, request)
-    body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in translation.HINTS}
+    body = {key: value for key, value in request.items() if key not in _UNSENT}
     translation.note_hints(request, translation.HINTS)
     signed = not re.search(r"gemini-[12]\b", str(request.get("model")))
     parts = partial(_parts, names={}, signed=signed)
@@ -62,6 +63,9 @@ def generate_request(request: JSON) -> JSON:
     schema = (answer_format.get("json_schema") or {}).get("schema")
     if schema:
         generation["responseJsonSchema"] = schema
+    thinking = efforts.of_gemini(request, str(request.get("model")))
+    if thinking:
+        generation["thinkingConfig"] = thinking
     generation |= body.get("generationConfig", {})
     if generation:
         body["generationConfig"] = generation

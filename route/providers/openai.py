@@ -16,7 +16,7 @@ from urllib.parse import quote
 from p2l.common.cli import choose
 from p2l.common.errors import ConfigError
 from p2l.common.long_texts import apart
-from route.providers import completions, cousins, responses
+from route.providers import completions, cousins, efforts, responses
 from route.providers.base import (
     JSON,
     Account,
@@ -29,7 +29,7 @@ from route.providers.base import (
     note_dropped,
 )
 from route.providers.http import WHOLE, Event, Transport
-from route.providers.native import NativeCall
+from route.providers.translation import NativeCall
 from route.providers.usage import usage_in
 
 
@@ -42,7 +42,12 @@ def classic(request: JSON) -> JSON:
     return completions.renamed(body, {"developer": "system"})
 
 
-_DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic}
+def _for_open_models(request: JSON) -> JSON:
+    """Prepare a request for a server of open models, of which some have a switch for thoughts."""
+    return classic(efforts.of_open_model(request))
+
+
+_DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic, "open": _for_open_models}
 """By the account's option `dialect`."""
 
 

@@ -218,7 +218,7 @@ _SPECS = (
         "http://localhost:8000/v1",
         "VLLM_API_KEY",
         needs_key=False,
-        options={**_CLASSIC, **_RESPONSES},
+        options={**_RESPONSES, "dialect": "open"},
         is_free=True,
         speed=OWN_MACHINE,
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 from p2l.common.files import parse_json
 from p2l.common.long_texts import apart
 from route.providers import completions
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts, note_dropped
+from route.providers.base import JSON, NATIVE, Account, Fault, ProviderError, Timeouts, note_dropped
 from route.providers.http import WHOLE, Transport
 
 TRANSLATED = frozenset(
@@ -25,7 +25,7 @@ TRANSLATED = frozenset(
 HINTS = frozenset(
     {
         *("audio", "logit_bias", "metadata", "modalities", "prediction", "prompt_cache_key", "prompt_cache_retention"),
-        *("reasoning_effort", "service_tier", "store", "top_logprobs", "verbosity", "web_search_options"),
+        *("service_tier", "store", "top_logprobs", "verbosity", "web_search_options"),
     }
 )
 """Fields that a protocol without a counterpart leaves out: the answer still fits the request."""
@@ -191,3 +191,65 @@ def arguments_of(function: JSON) -> JSON:
     except ValueError:
         arguments = None
     return arguments if isinstance(arguments, dict) else {"arguments": text}
+
+
+# Requests that a provider gets in its own protocol as the client sent them, and answers that pass as they came. Beside
+# what passes, each piece is read as a chunk of a chat completion: whoever counts tokens, looks for the first token or
+# for faults needs to know no other protocol.
+
+
+class NativeEvent(NamedTuple):
+    """One event of a stream as the provider sent it."""
+
+    content: JSON
+    data: bytes
+    """The text of the content."""
+
+    def encoded(self) -> bytes:
+        """Return the event as a stream carries it."""
+        # A provider may write one event on several lines.
+        data = self.data.replace(b"\n", b"\ndata: ")
+        return b"event: " + str(self.content.get("type")).encode() + b"\ndata: " + data + b"\n\n"
+
+
+class NativeCall(NamedTuple):
+    """One request that is ready to be sent."""
+
+    transport: Transport
+    url: str
+    body: JSON
+    headers: Mapping[str, str]
+    timeouts: Timeouts
+    checked: Callable[[JSON], JSON]
+    """Returns an answer, or an event of one, or raises the error that it stands for."""
+    completion_of: Callable[[JSON], JSON]
+
+    async def answer(self) -> JSON:
+        """Return the answer as a chat completion, with the answer itself under `NATIVE`."""
+        answer = self.checked(await self.transport.answer(self.url, self.body, self.timeouts, self.headers))
+        return {**self.transport.understood(self.completion_of, answer), NATIVE: answer}
+
+    async def stream(self, translator: StreamTranslator) -> AsyncGenerator[JSON, None]:
+        """Yield the chunks of a stream, one of each event with the event itself under `NATIVE`."""
+        transport = self.transport
+        async with aclosing(transport.events(self.url, self.body, self.timeouts, self.headers)) as events:
+            try:
+                async for event in events:
+                    if event.data == b"[DONE]":
+                        continue
+                    content = self.checked(await transport.loaded(event.data))
+                    if event.name == WHOLE:
+                        completion = transport.understood(self.completion_of, content)
+                        for chunk in completions.chunks_of(completion, with_usage=True):
+                            yield chunk
+                        return
+                    chunks = transport.understood(translator.take, content)
+                    for chunk in chunks[:-1]:
+                        yield chunk
+                    last = chunks[-1] if chunks else translator.empty_chunk()
+                    yield {**last, NATIVE: NativeEvent(content, event.data)}
+            except ProviderError:
+                if not translator.finished:  # a complete answer outlives the connection
+                    raise
+        if not translator.finished:
+            raise transport.malformed("a stream without its end")

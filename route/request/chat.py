@@ -38,7 +38,7 @@ from p2l.common.web import bearer_of
 from route.keep.stored_responses import ResponseStore
 from route.providers.base import JSON, NATIVE, Fault, ProviderError
 from route.providers.completions import BYTES_PER_TOKEN, MOST_TOKENS, SHAPE_ERRORS, image_url
-from route.providers.native import NativeEvent
+from route.providers.translation import NativeEvent
 from route.request.api_errors import ApiError
 from route.request.native import NativeForm
 from route.routing.decision import FEATURE_BITS, bits_of

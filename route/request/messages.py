@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from p2l.common.errors import InputError
 from route.providers.base import JSON
 from route.providers.completions import SHAPE_ERRORS
-from route.providers.native import NativeEvent
+from route.providers.translation import NativeEvent
 from route.request.api_errors import ApiError
 from route.request.chat import ROUTER_FIELDS, TranslatedDialect, encode, object_in, router_fields
 from route.request.message_stream import MessageStream, message_of

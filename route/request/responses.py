@@ -20,7 +20,7 @@ from route.keep.database import DatabaseError
 from route.keep.stored_responses import LONGEST_CHAIN, ResponseStore, StoredResponse
 from route.providers.base import JSON
 from route.providers.completions import MOST_TOKENS
-from route.providers.native import NativeEvent
+from route.providers.translation import NativeEvent
 from route.request.api_errors import ApiError, responses_unreadable
 from route.request.chat import (
     ROUTER_FIELDS,
