@@ -179,6 +179,7 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
         prompt_tokens=prompt,
         completion_tokens=completion,
         cost=spent,
+        cost_is_estimated=any(charge.is_estimated for part in answer.parts for charge in part.charges),
         sticky=answer.choice.fixed is not None,
         code=answer.code,
         **reasons,

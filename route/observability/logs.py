@@ -44,6 +44,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost: float | None = None
+    cost_is_estimated: bool = False
     budget: float | None = None
     probabilities: Mapping[str, float] | None = None
     """Probabilities of the mixture that the model was drawn from."""

@@ -16,6 +16,7 @@ from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON, NativeRequest
 from route.providers.completions import BYTES_PER_TOKEN
+from route.providers.registry import spec_of
 from route.providers.usage import TokenCounts, read
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
@@ -38,7 +39,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 # The longest document that a provider fetches, for a model without `context_window`.
 _REMOTE_TOKENS = 1_000_000
 # Of a fast model: bounds what may have been made of an answer that nobody saw.
-_TOKENS_PER_SECOND = 100
+_TOKENS_PER_SECOND = 100.0
 _MILLION = 1e6
 _DEEPEST_DELTA = 4  # tool calls hold functions; nothing is deeper
 _DEEPEST_MARK = 8  # results of tools in the content of messages
@@ -142,6 +143,8 @@ class Charge:
     pending: asyncio.Task[JSON] | None = field(default=None, repr=False)
     """The provider's whole answer, which goes on when the client leaves, since it has to be paid."""
     started: float = field(default_factory=time.perf_counter)
+    _first_text_at: float | None = None
+    _is_finished: bool = False
     _pieces: int = 0  # since the provider counted
     _bytes: int = 0
 
@@ -151,9 +154,12 @@ class Charge:
         if self.config.price is None and not self.reservation.counts_tokens and self.use is None:
             return
         for choice in choices or ():
+            self._is_finished |= choice.get("finish_reason") is not None
             delta = choice.get("delta") or choice.get("message")
             size = _text_bytes(delta) if isinstance(delta, dict) else 0
             if size:
+                if self._first_text_at is None:
+                    self._first_text_at = time.perf_counter()
                 self._pieces += 1
                 self._bytes += size
 
@@ -181,6 +187,12 @@ class Charge:
         return None not in self.tokens and not self._pieces
 
     @property
+    def is_estimated(self) -> bool:
+        """Return whether its cost rests on what passed through the router or on time, not on the provider's word."""
+        is_told = self.config.reported_cost and self.usage.dollars is not None
+        return self.config.price is not None and not self.is_measured and not is_told
+
+    @property
     def answer_tokens(self) -> int:
         """Return the tokens of the answer: the provider's count, and what has come since or instead."""
         # A chunk holds a token or more, and a token is about four bytes: the greater count is nearer.
@@ -196,15 +208,25 @@ class Charge:
         prompt, completion = self.tokens
         if prompt is None:  # as of a client that left before the provider counted
             prompt = self.request.prompt_tokens
-        cost = price.cost(usage._replace(prompt=prompt, completion=self.answer_tokens))
+        tokens = self.answer_tokens
+        if completion is None and tokens and not self._is_finished:
+            tokens += self._hidden_tokens()
+        cost = price.cost(usage._replace(prompt=prompt, completion=tokens))
         reserved = self.reservation.amount
-        if completion is None and not self.answer_tokens:  # nobody saw what was made, and the provider charges for it
+        if completion is None and not tokens:  # nobody saw what was made, and the provider charges for it
             cost = max(cost, self.config.cost * self.choices)
             if reserved is not None:
-                tokens = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices
-                cost = max(cost, tokens * price.output / _MILLION)
+                made = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices
+                cost = max(cost, made * price.output / _MILLION)
         # An estimate never exceeds what was reserved; the provider's own count may.
         return cost if self.is_measured or reserved is None else min(cost, reserved)
+
+    def _hidden_tokens(self) -> int:
+        """Return the thoughts that a model may have had before its first text, of which a cut stream tells nothing."""
+        assert self._first_text_at is not None
+        usual_wait, usual_speed = spec_of(self.config.type).speed
+        thinking = max(0.0, self._first_text_at - self.started - usual_wait)
+        return math.ceil(thinking * max(_TOKENS_PER_SECOND, usual_speed) * self.choices)
 
 
 def _text_bytes(delta: Mapping[str, Any], depth: int = 0) -> int:

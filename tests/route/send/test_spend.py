@@ -33,6 +33,8 @@ class Upstream:
     seconds: float = 0.02
     """Of a whole answer, or of each token."""
     with_usage: bool = True
+    thinking_seconds: float = 0.0
+    """Before the first token of a stream."""
     made: list[int] = field(default_factory=list)
     """Tokens of each answer so far."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -60,6 +62,7 @@ class Upstream:
     async def stream(self, request: web.Request, tokens: int, _: int) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
+        await asyncio.sleep(self.thinking_seconds)
         self.made.append(0)
         for number in range(tokens + 1):
             finish = "stop" if number == tokens else None
@@ -158,6 +161,24 @@ def test_a_client_that_leaves_a_stream_pays_for_what_was_made(tmp_path: Path) ->
             await until_idle(router)
             made = upstream.made[0] * PRICE["output"] / 1e6
             assert 0.5 * made <= spent(router) <= 2 * made
+
+    run(main)
+
+
+def test_a_client_that_leaves_after_hidden_thoughts_pays_for_them(tmp_path: Path) -> None:
+    """The first text comes after seconds in which the provider made tokens that it does not show."""
+
+    async def main() -> None:
+        upstream = Upstream(tokens=10_000, seconds=0.001, thinking_seconds=3.0)
+        model = {"longest_answer": 20_000}
+        async with metered(tmp_path, upstream, model=model, spend_per_day=5) as (router, key):
+            body = {"messages": HELLO, "stream": True}
+            async with router.http.post(f"{router.url}{PATH}", json=body, headers=key) as response:
+                while upstream.made == [] or upstream.made[0] < 20:
+                    assert await response.content.readline()
+            await until_idle(router)
+            # Of three seconds one and a half are the provider's usual wait; a hundred tokens a second are thoughts.
+            assert spent(router) >= (upstream.made[0] * 0.5 + 140) * PRICE["output"] / 1e6
 
     run(main)
 
@@ -372,6 +393,10 @@ def test_an_answer_that_nobody_saw_costs_what_could_be_made_in_its_time() -> Non
     assert charge.cost() == pytest.approx(0.01, rel=0.1)
     charge.started -= 500.0
     assert charge.cost() == 0.02
+    charge.count([{"delta": {"content": "word" * 100}}])
+    assert charge.cost() == 0.02  # what came after so long may have been thought about all the time
+    assert charge.is_estimated
+    charge = Charge("m", config, incoming(), Reservation("k", 0, amount=0.02), choices=2)
     charge.count([{"delta": {"content": "word" * 100}}])
     assert charge.cost() == pytest.approx(0.001, rel=0.01)
     charge.take_usage({"usage": {"prompt_tokens": 10, "completion_tokens": 300}})
