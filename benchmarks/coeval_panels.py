@@ -131,12 +131,17 @@ def _row(setting: str, runs: int, equal_runs: int) -> tuple[str, ...]:
     return setting, *figures, share(float(stars), 1), f"{np.mean(numbers):.2f}", f"{np.mean(true_numbers):.2f}"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print a row for each setting."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--runs", type=int, default=40)
     flags.add_argument("--equal-runs", type=int, default=200)
-    args = flags.parse_args(argv)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a row for each setting."""
+    args = build_parser().parse_args(argv)
     head = ["five judges", "tau, the fit", "tau, plain mean", "intervals hold", "stars for equals", "worth", "planted"]
     print(table(head, [_row(setting, args.runs, args.equal_runs) for setting in SETTINGS]))
 

@@ -25,15 +25,12 @@ from p2l.common.config import parse_yaml, read_yaml
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.common.text_table import align
-from route.config import Price
 from route.keep.database import SchemaError
 from route.keep.sqlite import check_schema
 from route.keep.usage import DAY
 
 _MIN_ANSWERS = 20  # a mean of fewer would swing with each long answer
 _MILLION = 1_000_000
-_OF_PRICE = tuple(Price.model_fields)
-"""The keys of a price in the router's configuration."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +126,13 @@ def recompute(
 
 def read_prices(path: str | Path) -> dict[str, float]:
     """Read prices per million output tokens by model; raise ConfigError, with the model, for anything else."""
-    prices = {}
+    from route.config import Price  # which imports numpy: other commands of the books do without
+
+    known, prices = tuple(Price.model_fields), {}
     for model, price in read_yaml(path).items():
         for key in price if isinstance(price, Mapping) else ():
-            if key not in _OF_PRICE:
-                raise ConfigError(f"{path}: {model}: unknown key {key!r:.80}{nearest(str(key), _OF_PRICE)}")
+            if key not in known:
+                raise ConfigError(f"{path}: {model}: unknown key {key!r:.80}{nearest(str(key), known)}")
         output = price.get("output") if isinstance(price, Mapping) else price
         if isinstance(output, bool) or not isinstance(output, int | float) or not (0 <= output < math.inf):
             raise ConfigError(f"{path}: {model}: must be a price per million output tokens, or have one as 'output'")

@@ -70,6 +70,7 @@ def _add_import(commands: Any) -> None:
     cli.add_dataset_split(flags)
     cli.add_drop_bad(flags)
     cli.add_quiet(flags)
+    flags.arrange({"what the paths hold": ("--kind", "--list-kinds", "--columns", "--rename", "--as")})
 
 
 def _add_from_scores(commands: Any) -> None:

@@ -25,7 +25,6 @@ from p2l.common.errors import ConvergenceError
 from p2l.leaderboard.intervals import winner_scores
 from p2l.leaderboard.newton import Expansion, Objective, minimise, winner_targets
 from p2l.leaderboard.pair_tables import Ints, PairTable
-from p2l.votes.schema import WINNERS
 
 Floats = npt.NDArray[np.float64]
 Refit = Callable[[PairTable], Floats]
@@ -181,6 +180,8 @@ class _Change(NamedTuple):
 
 
 def _first_place(search: _Search, change: _Change, models: list[str]) -> FirstPlace:
+    from p2l.votes.schema import WINNERS  # the package of votes imports Arrow, which a served model does without
+
     table, taken = search.table, np.rint(change.taken).astype(np.int64)
     votes = tuple(
         ChangedVotes(models[table.first[row]], models[table.second[row]], WINNERS[winner], int(taken[row, winner]))

@@ -27,6 +27,8 @@ from p2l.model.checkpoint import Stamp, check_contents, local_folder, stamp_of
 from p2l.model.model import to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
 from p2l.model.precision import PROBES, choose_dtype, in_dtype, quantize
+from p2l.public import PUBLIC
+from p2l.public.model import public_folder
 from p2l.serving.batcher import Batcher, BatchLimits
 from p2l.serving.metrics import Metrics
 from p2l.serving.probing import check_in_child
@@ -179,9 +181,8 @@ def _load(settings: Settings, path: str | None) -> Served:
         watched, model_folder = Path(settings.watch), Path(settings.model_path)
         folder = model_folder if watched in (model_folder, model_folder.parent) else None
     stamp = None if folder is None else stamp_of(folder)
-    check_in_child(
-        local_folder(settings.model_path), settings.max_length, Path(settings.control) if settings.control else None
-    )
+    place = public_folder() if settings.model_path == PUBLIC else local_folder(settings.model_path)
+    check_in_child(place, settings.max_length, Path(settings.control) if settings.control else None)
     model = P2L.from_pretrained(
         settings.model_path,
         device=settings.device,

@@ -132,6 +132,8 @@ def of_chat(counts: JSON) -> JSON:
         _within(counts, "prompt_tokens_details", "cached_tokens"),
         *(_within(counts, name) for name in ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens")),
     )
+    if prompt is not None and completion is None and total is not None and total >= prompt:
+        completion = total - prompt  # embeddings count no completion, since they make none
     if prompt is not None and completion is not None:
         beyond = 0 if total is None else max(0, total - prompt - completion)
         if reasoning > completion:  # thoughts that are no part of it, whatever the total is made of
