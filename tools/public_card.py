@@ -164,6 +164,9 @@ Loss in nats a vote, on prompts that neither had seen (five folds by prompt), be
   the overall board, and the board says so.
 - Anything but the level of the {levels} models that only the arena's sets have: they follow the mean of the others from
   prompt to prompt. Their levels are uncertain by about {level_sd} points besides, because few models join both scales.
+- Which models were tried on such prompts. Familiarity says how near a prompt is to those that were read, whatever LLMs
+  answered them: requests without a right answer (poems, small talk) have votes on models of 2023 alone, and the newer
+  models stand there where right answers put them. Of fifty prompts that people typed all have the same model first.
 - Right answers are most of what it was trained on. A model that explains badly and is right stands high.
 - The votes of the arena stand under its own rules; the public board of 2026 is a copy of published scores, not votes.
 
