@@ -14,9 +14,11 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from benchmarks.real_votes.sets import votes_from_scores
@@ -24,7 +26,7 @@ from p2l.common.bootstrap import bootstrap_mean
 from p2l.common.cli import parser, run
 from p2l.common.errors import InputError
 from p2l.common.text_table import text_table
-from p2l.inference import P2L
+from p2l.inference import P2L, Prediction
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.train import main as train
 from p2l.votes import open_votes
@@ -92,27 +94,31 @@ def _gains(votes: pd.DataFrame, kind: str, folder: Path) -> list[str]:
         train(["--votes", str(folder / "train.parquet"), "--output", str(folder / "model"), "--quiet"])
     model = P2L.from_pretrained(folder / "model", device="cpu")
     left_out = open_votes(folder / "left_out.parquet", model_list=model.model_list, drop_unknown=True)
-    labels, prompts = left_out.labels(), hash_prompts(left_out)
-    texts = left_out.prompts(np.arange(len(left_out)))
+    labels = left_out.labels()
+    # Each prompt is read once, whatever votes there are on it.
+    _, first, prompt = np.unique(hash_prompts(left_out), return_index=True, return_inverse=True)
+    texts = left_out.prompts(first)
     served = model.predict(texts)
     posterior = model.model.posterior
     assert posterior is not None
     model.model.posterior = posterior.without_shrinking()
     whole = model.predict(texts)
 
-    def losses(coefs: np.ndarray, eta: np.ndarray | None, gamma: np.ndarray | None) -> np.ndarray:
-        return vote_values("Loss", ScoredVotes(model.model.likelihood, coefs, labels, eta, gamma))
+    def losses(prediction: Prediction) -> npt.NDArray[np.float64]:
+        eta, gamma = (None if column is None else column[prompt] for column in (prediction.eta, prediction.gamma))
+        votes = ScoredVotes(model.model.likelihood, prediction.coefs[prompt], labels, eta, gamma)
+        return vote_values("Loss", votes)
 
-    terms = [
-        None if np.isnan(value) else np.full(len(labels), value)
-        for value in (posterior.eta.item(), posterior.gamma.item())
-    ]
-    board = losses(np.broadcast_to(posterior.coefs.numpy(), served.coefs.shape), *terms)
-    clusters = np.unique(prompts, return_inverse=True)[1]
-    shown = [str(int(clusters.max()) + 1), f"{board.mean():.4f}"]
+    one = {
+        name: None if np.isnan(value := getattr(posterior, name).item()) else np.full(len(texts), value)
+        for name in ("eta", "gamma")
+    }
+    coefs = np.broadcast_to(posterior.coefs.numpy(), served.coefs.shape)
+    board = losses(replace(served, coefs=coefs, **one))
+    shown = [str(len(texts)), f"{board.mean():.4f}"]
     for prediction in (served, whole):
-        gain = bootstrap_mean(board - losses(prediction.coefs, prediction.eta, prediction.gamma), clusters=clusters)
-        shown.append(f"{gain[0]:+.4f} [{gain[1]:+.4f}, {gain[2]:+.4f}]")
+        gain = bootstrap_mean(board - losses(prediction), clusters=prompt)
+        shown.append(f"{gain.estimate:+.4f} [{gain.lower:+.4f}, {gain.upper:+.4f}]")
     assert served.familiarity is not None
     return [*shown, f"{np.mean(served.familiarity):.2f}"]
 

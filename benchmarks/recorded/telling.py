@@ -66,7 +66,9 @@ def _chat_thoughts(message: JSON) -> str:
 def _chat_tokens(usage: Any) -> tuple[int, int] | None:
     if not isinstance(usage, dict) or usage.get("prompt_tokens") is None:
         return None
-    return usage["prompt_tokens"], usage.get("completion_tokens") or 0
+    prompt, completion = usage["prompt_tokens"], usage.get("completion_tokens") or 0
+    # Gemini counts thoughts in the total alone.
+    return prompt, max(completion, (usage.get("total_tokens") or 0) - prompt)
 
 
 def told_by_chat(answer: JSON) -> Telling:

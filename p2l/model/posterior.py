@@ -43,9 +43,9 @@ _CLUSTERS = 8
 KEPT_OF_STRANGERS = 0.4
 """Share of its departure from one leaderboard that a prompt of another kind keeps.
 
-Of twelve kinds of graded prompts that training left out, nine gain by departing: they keep about six tenths of that
-gain with this share, since the first part of a departure gains most. The others lose a fifth to a third of what a whole
-departure costs them.
+The first part of a departure gains most: of twelve kinds of graded prompts that training left out, eight gain by
+departing whole, and keep half to three quarters of that gain with this share; two gain by a part of it alone, and two
+lose three tenths of what a whole departure costs them (benchmarks/LOG.md).
 """
 # Distances to the nearest point at which shrinking begins and ends: quantiles of those of prompts like the votes'.
 # Up to a part of the usual distance of two prompts none is strange, however near to each other the votes' prompts are:

@@ -219,7 +219,7 @@ def test_a_leaderboard_that_does_not_fit_refuses_to_start(
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Leaderboard) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
-        where = ("--router-model-endpoint", endpoint, "--host", "127.0.0.1")
+        where = ("--router-model-endpoint", endpoint, "--host", "127.0.0.1", "--port", str(free_port()))
         done = command("python", "-m", "route.openai_server", "-c", config, "--api-key", "k", *where, *flags)
         server.shutdown()
     assert done.returncode == 2
@@ -250,6 +250,7 @@ def test_a_start_that_fails_says_why_in_one_line(
 def test_a_missing_package_is_named_before_anything_is_served(tmp_path: Path, command: Command) -> None:
     config, folder = write(tmp_path, {"small": SMALL}), make_model(tmp_path, seed=1)
     flags = ["-c", str(config), "--api-key", "k", "--router-type", "grk-local", "--router-model-name", str(folder)]
+    flags += ["--port", str(free_port())]
     lacks_torch = (
         f"import sys; sys.modules['torch'] = None; from route.openai_server import main, run; run(main, {flags})"
     )

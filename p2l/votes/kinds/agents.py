@@ -1,5 +1,5 @@
-"""Results of agents and function calls: SWE-bench, Terminal-Bench, BFCL. Their tasks have identifiers and no "
-"prompts."""
+"""Results of agents and function calls: SWE-bench, Terminal-Bench, BFCL. Their tasks have identifiers and no
+prompts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from p2l.common.errors import VoteError
 from p2l.votes.kinds.harnesses import lines_of
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
-from p2l.votes.kinds.tables import one_text
-from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier, name_of
+from p2l.votes.kinds.tables import graded
+from p2l.votes.kinds.values import NoVerdictError, first_of, identifier
 
 _UNSOLVED = (
     "unresolved_ids",
@@ -23,16 +23,6 @@ _UNSOLVED = (
     "submitted_ids",
 )
 _BFCL_SCORE, _BFCL_RESULT = "_score.json", "_result.json"
-
-
-def _graded(row: Row) -> Iterator[Row]:
-    yield {
-        "question_id": identifier(row.get("id")),
-        "category": identifier(row.get("task")),
-        "prompt": one_text(row.get("prompt")),
-        "model": name_of(row.get("model"), "model"),
-        "score": grade(row.get("score")),
-    }
 
 
 def _swe_records(sample: Sample) -> Iterator[Record]:
@@ -168,7 +158,7 @@ def _bfcl_key(name: str) -> tuple[str, str]:
 def _refuse_empty(row: Row) -> Iterator[Row]:
     if row.get("score") is None:
         raise NoVerdictError("no result")
-    yield from _graded(row)
+    yield from graded(row)
 
 
 KINDS = (
@@ -178,7 +168,7 @@ KINDS = (
         gives="scores",
         recognise=lambda sample: any(name.endswith(_BFCL_SCORE) for name in sample.files),
         reads="folder -> model, file -> category, tests that are not listed as failed -> 1",
-        convert=_graded,
+        convert=graded,
         records=_bfcl_records,
         sample="a folder with result/MODEL/BFCL_v3_simple_result.json\nand score/MODEL/BFCL_v3_simple_score.json",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 from p2l.common.errors import VoteError
 from p2l.votes.kinds.harnesses import lines_of
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
-from p2l.votes.kinds.tables import one_text
+from p2l.votes.kinds.tables import graded, one_text
 from p2l.votes.kinds.texts import unquoted
 from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier, name_of
 
@@ -97,16 +97,6 @@ def _openai_log(sample: Sample) -> Iterator[Record]:
             prompt = prompts.get(str(event.get("sample_id")))
             named = {"model": model, "task": task, "id": event.get("sample_id")}
             yield Record(place, {**named, "prompt": prompt, "score": score})
-
-
-def _graded(row: Row) -> Iterator[Row]:
-    yield {
-        "question_id": identifier(row.get("id")),
-        "category": identifier(row.get("task")),
-        "prompt": one_text(row.get("prompt")),
-        "model": name_of(row.get("model"), "model"),
-        "score": grade(row.get("score")),
-    }
 
 
 def _openai_item(row: Row) -> Iterator[Row]:
@@ -229,7 +219,7 @@ KINDS = (
         gives="scores",
         recognise=_is_openai_log,
         reads="completion_fns -> model, sampling -> prompt, match or metrics -> score",
-        convert=_graded,
+        convert=graded,
         records=_openai_log,
         sample='{"spec": {"completion_fns": ["ant"], "eval_name": "sums.dev.v0", "base_eval": "sums"}}\n'
         '{"run_id": "r1", "event_id": 0, "sample_id": "sums.0", "type": "match", "data": {"correct": true}}',

@@ -47,6 +47,17 @@ def one_text(value: object, what: str = "prompt") -> str | None:
     return "\n\n".join(prompt_turns(value, what))
 
 
+def graded(row: Row) -> Iterator[Row]:
+    """Yield the answer of a record that a reader has put together: id, task, prompt, model, score."""
+    yield {
+        "question_id": identifier(row.get("id")),
+        "category": identifier(row.get("task")),
+        "prompt": one_text(row.get("prompt")),
+        "model": name_of(row.get("model"), "model"),
+        "score": grade(row.get("score")),
+    }
+
+
 def _answer(row: Row) -> Iterator[Row]:
     yield {
         "question_id": identifier(first_of(row, QUESTION_IDS)),
