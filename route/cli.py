@@ -11,6 +11,7 @@ COMMANDS = {
     "serve": ("route.openai_server", "serve OpenAI's API, every request by the best model the budget allows"),
     "keys": ("route.manage_keys", "make, list, limit and revoke keys of clients"),
     "migrate": ("route.migrate", "move what a router's SQLite file holds to a PostgreSQL database"),
+    "compare-policies": ("route.compare_policies", "compare the policies of an experiment by the router's log"),
     "costs": ("route.costs", "recompute the models' costs from a price list and the logged usage"),
 }
 """Name: (module with a `main(argv)`, what it does)."""

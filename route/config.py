@@ -23,6 +23,7 @@ from route.keep.location import filled, located, location_in
 from route.providers.base import Timeouts
 from route.providers.usage import Rates, TokenCounts
 from route.routing.decision import Limit, RoutedModel
+from route.routing.experiments import ExperimentConfig, ShadowConfig, mistake_in
 
 ROUTER_NAME = "p2l-router"
 """The router's own name in GET /v1/models."""
@@ -382,6 +383,9 @@ class RouterConfig(_Section):
     """The share of requests that go to a random model within the budget."""
     pairs: Path | None = None
     """File of `p2l next-pairs`, by which the second model of a comparison is drawn; None: uniformly."""
+    experiments: dict[str, ExperimentConfig] = Field(default_factory=dict)
+    """By name; a request takes part in the first whose `keys` hold its key."""
+    shadow: ShadowConfig | None = None
     newcomers: bool = True
     """Whether models that P2L does not know are explored, and ratings move models beside P2L's coefficients."""
     pass_fields: list[str] = Field(default_factory=list)
@@ -502,6 +506,14 @@ class RouterConfig(_Section):
         return self
 
     @model_validator(mode="after")
+    def _check_policies(self) -> RouterConfig:
+        models, keys = [model.name for model in self.routed_models()], [key.name for key in self.keys if key.name]
+        mistake = mistake_in(self.experiments, self.shadow, models=models, keys=keys)
+        if mistake is not None:
+            raise ValueError(mistake)
+        return self
+
+    @model_validator(mode="after")
     def _check_limits(self) -> RouterConfig:
         models = self.routed_models()
         for number, limit in enumerate(self.limits):
@@ -539,6 +551,9 @@ def load_config(path: str | Path) -> RouterConfig:
     file = Path(path).expanduser()
     if config.pairs is not None:
         config = config.model_copy(update={"pairs": file.parent / config.pairs.expanduser()})
+    if config.shadow is not None and config.shadow.pairs is not None:
+        shadow = config.shadow.model_copy(update={"pairs": file.parent / config.shadow.pairs.expanduser()})
+        config = config.model_copy(update={"shadow": shadow})
     if config.database is None:
         return config
     journal = file.parent / (config.journal or Path(f"{file.stem}.journal.sqlite")).expanduser()

@@ -22,11 +22,12 @@ from route.application.decide import decide
 from route.application.live import Live
 from route.application.record import headers_of, keep, remember
 from route.application.service import Service
+from route.application.trials import ask_unseen
 from route.providers.base import JSON
 from route.request.api_errors import ApiError
 from route.request.chat import MOST_VALUES, ChatRequest, Dialect, parse_chat, parse_long, read_body
 from route.request.fields import mark_answer
-from route.send.dispatch import Answer, ask_whole, open_stream
+from route.send.dispatch import Answer, Write, ask_whole, open_stream
 
 _BODY_SECONDS = 60.0
 _LONG_CHUNK_VALUES = 1000
@@ -93,12 +94,14 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
                 # Not before the first token, if that comes soon: until then another model may answer, and the head
                 # names the model.
                 await reply.start(answer)
-                await service.dispatcher.relay(answer, deployment, opened, reply.write)
+                await service.dispatcher.relay(answer, deployment, opened, _heard(answer, reply.write))
             remember(service, answer)
         else:
             deployment, completion = await service.dispatcher.run(answer, ask_whole)
             answer.shown.append(answer.charges[-1])
             remember(service, answer)
+            if answer.unseen is not None:
+                answer.unseen.hear([completion])
             whole = mark_answer(completion, deployment.name, answer.choice.decision, answer.tried)
     # Only after `alive` has ended: the server reports the connection as closed when the response is complete.
     answer.status = 200
@@ -109,6 +112,20 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
     # Keep; `ChatEndpoint` charges and logs every request, also one that failed.
     if conversation is not None:
         service.sticky.remember(conversation, answer.shown[0].model)
+    ask_unseen(service, answer)
+
+
+def _heard(answer: Answer, write: Write) -> Write:
+    """Return a stream's `write` that also tells its text to the unseen answer, if there is to be one."""
+    unseen = answer.unseen
+    if unseen is None:
+        return write
+
+    async def hear_and_write(chunks: Sequence[JSON]) -> None:
+        unseen.hear(chunks)
+        await write(chunks)
+
+    return hear_and_write
 
 
 async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: Dialect) -> ChatRequest:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from route.application.service import Service
+from route.application.trials import begin_trial
 from route.keep.conversations import HEADER, Last, conversation_of, goes_on, is_tool_round
 from route.keep.ledger import KeyRecord, Refusal
 from route.observability.tracing import child
@@ -117,6 +118,8 @@ async def _decide_among(
         held=held,
         allowance=allowance,
     )
+    if service.experiments or service.shadow is not None:
+        await request.apart(lambda: begin_trial(service, answer, request, headers, conversation))
     return conversation
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from urllib.parse import quote
 
 from route.application.service import Service
@@ -182,5 +183,6 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
         cost_is_estimated=any(charge.is_estimated for part in answer.parts for charge in part.charges),
         sticky=answer.choice.fixed is not None,
         code=answer.code,
+        trial=None if answer.trial is None else {name: part for name, part in asdict(answer.trial).items() if part},
         **reasons,
     )

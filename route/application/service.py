@@ -36,6 +36,7 @@ from route.observability.tracing import Tracing
 from route.request.api_errors import of_refusal
 from route.request.chat import key_of
 from route.routing.candidates import PairShares, get, pair
+from route.routing.experiments import SHADOW, Experiment, Policy, PolicyConfig
 from route.routing.offsets import Offsets
 from route.routing.refusals import Refusals
 from route.routing.router import Router
@@ -77,6 +78,8 @@ class Service:
         if config.newcomers:
             known = None if before is None else before.router.offsets
             self.router.offsets = Offsets(self.router.menu, np.random.default_rng(), known)
+        self.experiments, self.shadow = _make_policies(config, settings, self.router)
+        self.shadow_file = None if config.shadow is None else config.shadow.pairs
         self.refusals = Refusals()
         self.spending: Spending = Spending(
             self.router.menu, config.budget_usd, None if before is None else before.spending
@@ -215,8 +218,10 @@ class Service:
     async def vote(self, vote: Vote, key: KeyRecord) -> StoredVote | Refusal:
         """Store a vote of a key on an earlier answer, and let it move the models' offsets."""
         stored = await self.feedback.vote(vote, key=key.name, most=key.votes_per_day)
-        if isinstance(stored, StoredVote) and not stored.pending and self.router.offsets is not None:
-            self.router.offsets.rate(stored.request_id, stored.verdict)
+        if isinstance(stored, StoredVote):
+            LOGGER.info("vote", extra={"fields": {"request_id": stored.request_id, "verdict": stored.verdict}})
+            if not stored.pending and self.router.offsets is not None:
+                self.router.offsets.rate(stored.request_id, stored.verdict)
         return stored
 
     def observe(self) -> None:
@@ -254,18 +259,54 @@ def key_records(config: RouterConfig, settings: Settings) -> list[KeyRecord]:
     return [*unlimited, *(key_record(**key.model_dump()) for key in config.keys)]
 
 
-def _make_router(config: RouterConfig, settings: Settings) -> Router:
+def _make_router(config: RouterConfig, settings: Settings, optimizer: str | None = None) -> Router:
     """Build the router of a configuration; raise ConfigError if type, optimizer and limits do not fit."""
     return Router(
         config.routed_models(),
         kind=settings.router_type,
-        optimizer=settings.cost_optimizer,
+        optimizer=optimizer or settings.cost_optimizer,
         opponents=config.opponent_weights,
         limits=config.routed_limits(),
         static_order=config.static_order,
         explore=config.explore,
         rng=np.random.default_rng(),
     )
+
+
+def _make_policies(
+    config: RouterConfig, settings: Settings, router: Router
+) -> tuple[tuple[Experiment, ...], Policy | None]:
+    """Build the policies of experiments, and that of the shadow; raise ConfigError for an optimizer that does not fit.
+
+    They share what ratings say, and the router where they have no optimizer of their own.
+    """
+
+    def policy(name: str, place: str, entry: PolicyConfig) -> Policy:
+        its_router = router
+        if entry.cost_optimizer is not None:
+            try:
+                its_router = _make_router(config, settings, entry.cost_optimizer)
+            except ConfigError as error:
+                raise ConfigError(f"{place}.cost_optimizer: {error}") from error
+            its_router.offsets = router.offsets
+        models = None if entry.models is None else frozenset(entry.models)
+        return Policy(name, its_router, entry.budget, models)
+
+    experiments = []
+    for name, entry in config.experiments.items():
+        policies = [policy(arm, f"experiments.{name}.policies.{arm}", each) for arm, each in entry.policies.items()]
+        whole = sum(arm.share for arm in entry.policies.values())
+        experiment = Experiment(
+            name=name,
+            policies=tuple(policies),
+            shares=tuple(arm.share / whole for arm in entry.policies.values()),
+            by_conversation=entry.by == "conversation",
+            keys=None if entry.keys is None else frozenset(entry.keys),
+            ends=entry.ends,
+        )
+        experiments.append(experiment)
+    shadow = None if config.shadow is None else policy(SHADOW, SHADOW, config.shadow)
+    return tuple(experiments), shadow
 
 
 def check_together(config: RouterConfig, settings: Settings) -> None:
@@ -276,7 +317,7 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
         raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
     with _naming_the_line(settings.config):
         make_fleet(config, os.environ)  # opens nothing yet
-        _make_router(config, settings)
+        _make_policies(config, settings, _make_router(config, settings))
         if config.pairs is not None:
             PairShares.read(config.pairs)
 

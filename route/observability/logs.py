@@ -60,6 +60,8 @@ class RequestRecord:
     """Share of the prompt's own departure from the overall leaderboard that is kept."""
     code: str | None = None
     """Code of the error that the client got."""
+    trial: Mapping[str, Any] | None = None
+    """What it tells of an experiment's policies (`route.routing.experiments.Trial`)."""
 
 
 def log_request(record: RequestRecord) -> None:

@@ -45,6 +45,7 @@ from route.request.fields import mark_chunk, native_for, outputs_of, request_for
 from route.request.native import limit_of
 from route.routing.candidates import NoModelError
 from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held, features_in
+from route.routing.experiments import Trial
 from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.routing.router import Router
 from route.routing.spending import Allowance
@@ -80,7 +81,15 @@ class Choice:
             if name is None:
                 raise NoModelError(f"{', '.join(self.allowed)} is not available")
             return name
-        decision = self.router.decide(
+        decision = self.decide(self.router, without)
+        if self.allowance is not None and self.allowance.dollars is not None:
+            self.allowance.begin(self.router.menu.places[decision.model])
+        self.decision = decision.limited_to(self.allowed)  # a key is told of no model that it may not use
+        return decision.model
+
+    def decide(self, router: Router, without: Collection[str]) -> Decision:
+        """Return what a router decides outside `without`, and count nothing; errors as of `choose`."""
+        return router.decide(
             self.coefficients,
             self.budget,
             allowed=self.allowed,
@@ -90,10 +99,32 @@ class Choice:
             held=self.held,
             dollars=None if self.allowance is None else self.allowance.dollars,
         )
-        if self.allowance is not None and self.allowance.dollars is not None:
-            self.allowance.begin(self.router.menu.places[decision.model])
-        self.decision = decision.limited_to(self.allowed)  # a key is told of no model that it may not use
-        return decision.model
+
+
+@dataclass
+class UnseenAnswer:
+    """An answer of a shadow policy's model to the same request, which is compared with the one that was shown."""
+
+    model: str
+    shown: list[str] = field(default_factory=list)
+    """Pieces of the text that was shown."""
+    is_text: bool = True
+    """Whether all that was shown is text."""
+
+    def hear(self, chunks: Sequence[JSON]) -> None:
+        """Take over the text of an answer, or of chunks of it."""
+        for chunk in chunks:
+            text = text_in(chunk)
+            self.is_text = self.is_text and text is not None
+            self.shown.append(text or "")
+
+
+def text_in(answer: JSON) -> str | None:
+    """Return the text of the first choice of an answer or a chunk; None where it calls tools or holds other things."""
+    choice: JSON = next(iter(answer.get("choices") or ()), {})
+    message = choice.get("message") or choice.get("delta") or {}
+    content = message.get("content") or ""
+    return None if message.get("tool_calls") or not isinstance(content, str) else content
 
 
 T = TypeVar("T")
@@ -125,6 +156,9 @@ class Answer:
     ceiling: float | None = None
     """The most that it may still cost."""
     trace: RequestTrace | None = None
+    trial: Trial | None = None
+    """What it tells of the policies of an experiment or a shadow."""
+    unseen: UnseenAnswer | None = None
     started: float = field(default_factory=time.perf_counter)
 
     excluded: set[str] = field(default_factory=set)
