@@ -4,11 +4,15 @@ Votes on one prompt are not independent: an interval that draws single votes is 
 clusters as there are, with replacement. A mean needs only the clusters' sums, so a replicate costs the number of
 clusters, not of votes.
 
+Beside them `anytime_interval`, for who looks every day: an interval of one look leaves the truth out far more often
+than one time in twenty of those who stop when it suits them.
+
 Shapes: N votes, C metrics measured on the same votes, G clusters or groups, R replicates.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +24,12 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 # More clusters are dealt at random into as many groups, which are drawn in their place: the interval's width changes by
 # about 1 / sqrt(2 * 2048) = 1.6 %, less than the noise of 1,000 replicates; a million votes take a tenth of a second.
 MAX_GROUPS = 2048
+
+
+_FEWEST_UNITS = 30
+"""Below this an `anytime_interval` is infinite: it rests on the mean of the units being about normal."""
+_SHARPEST_UNITS = 2000
+"""Where an `anytime_interval` is as narrow as it can be; with 400 units it is 10 % wider, with 10,000 4 %."""
 
 
 class Interval(NamedTuple):
@@ -141,3 +151,21 @@ def _groups(clusters: Any, votes: int, rng: np.random.Generator) -> npt.NDArray[
     if number <= MAX_GROUPS:
         return codes
     return (rng.permutation(number) % MAX_GROUPS)[codes]
+
+
+def anytime_interval(estimate: float, standard_error: float, units: int, *, level: float = 0.95) -> Interval:
+    """Return an estimate with limits that hold at all numbers of units from 30 on together.
+
+    They are infinite below. `standard_error` is the usual one, of the estimate from these `units`.
+
+    Source: the asymptotic confidence sequence of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central
+    limit theory and asymptotic confidence sequences", 2021, equation (1), with rho chosen for `_SHARPEST_UNITS` units.
+    """
+    if units < _FEWEST_UNITS:
+        return Interval(estimate, -math.inf, math.inf, standard_error)
+    alpha = 1.0 - level
+    rho_squared = (-2.0 * math.log(alpha) + math.log(-2.0 * math.log(alpha) + 1.0)) / _SHARPEST_UNITS
+    time = units * rho_squared
+    factor = math.sqrt(2.0 * (1.0 + 1.0 / time) * math.log(math.sqrt(time + 1.0) / alpha))
+    margin = factor * standard_error
+    return Interval(estimate, estimate - margin, estimate + margin, standard_error)

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from p2l.common.anytime import anytime_interval
-from p2l.common.bootstrap import Interval
+from p2l.common.bootstrap import Interval, anytime_interval
 from route.evaluation.trial_log import Floats, Places, Trials
 
 _RIDGE = 1.0  # requests that each coefficient of q is pulled towards zero by

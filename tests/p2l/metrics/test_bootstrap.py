@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from p2l.common.bootstrap import anytime_interval
 from p2l.common.errors import ConfigError
 from p2l.metrics import bootstrap_mean, bootstrap_ratio, bootstrap_skill
 
@@ -86,3 +87,24 @@ def test_mistakes_are_named():
         bootstrap_ratio(ones, 0 * ones)
     with pytest.raises(ConfigError, match="nothing to draw"):
         bootstrap_mean(np.full(3, np.nan))
+
+
+def test_an_anytime_interval_has_the_truth_however_often_one_looks() -> None:
+    rng = np.random.default_rng(0)
+    looks = range(100, 3001, 50)
+    missed_any_time = missed_one_look = 0
+    for _ in range(300):
+        values = rng.random(3000) < 0.3
+        errors = {count: float(values[:count].std() / np.sqrt(count)) for count in looks}
+        means = {count: float(values[:count].mean()) for count in looks}
+        intervals = [anytime_interval(means[count], errors[count], count) for count in looks]
+        missed_any_time += any(not each.lower <= 0.3 <= each.upper for each in intervals)
+        missed_one_look += any(abs(means[count] - 0.3) > 1.96 * errors[count] for count in looks)
+    assert missed_any_time <= 15  # one in twenty
+    assert missed_one_look > 60
+
+
+def test_an_anytime_interval_of_few_units_is_infinite() -> None:
+    interval = anytime_interval(0.5, 0.1, 29)
+    assert (interval.lower, interval.upper) == (-np.inf, np.inf)
+    assert anytime_interval(0.5, 0.1, 30).upper < np.inf
