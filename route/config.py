@@ -45,7 +45,7 @@ Feature: TypeAlias = Literal[
     "tools", "parallel_tools", "json_schema", "logprobs", "n", "reasoning",
 ]  # fmt: skip
 """What a model may state in `capabilities`: `route.routing.decision.FEATURES`."""
-_SECRET = ("key", "api_key", "keys", "admin_key", "deployments", "database", "limits", "shared_limits")
+_SECRET = ("key", "api_key", "keys", "admin_key", "deployments", "database", "limits", "shared_limits", "p2l_api_key")
 _RESERVED = {"messages", "model", "stream"}
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
 _Amount = Annotated[Number, Field(ge=0)]

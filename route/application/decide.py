@@ -119,7 +119,7 @@ async def _decide_among(
         allowance=allowance,
     )
     if service.experiments or service.shadow is not None:
-        await request.apart(lambda: begin_trial(service, answer, request, headers, conversation))
+        await begin_trial(service, answer, request, headers, conversation)
     return conversation
 
 

@@ -22,6 +22,7 @@ from route.config import RouterConfig, load_config
 from route.keep.database import Changes, DatabaseError
 from route.observability.logs import LOGGER
 from route.observability.recent import POINT_SECONDS
+from route.routing.experiments import policies_in
 from route.send.fleet import Fleet
 
 # Between two settings of a worker's gauges: /metrics of any worker shows those of all.
@@ -100,6 +101,11 @@ class Live:
                         "or write what it was (host, port and workers are flags of the command, and need a restart as "
                         "well)"
                     )
+            policies = policies_in(config.experiments, config.shadow).values()
+            if {policy.p2l for policy in policies} - {None} != before.policy_scorers.keys():
+                raise ConfigError(
+                    f"{before.settings.config}:1: the p2l of a policy cannot change while the router runs; restart it"
+                )
             check_together(config, before.settings)
             service = Service(config, before.settings, before)
             service.ledger.check_keys(key_records(config, before.settings))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from route.keep.database import Database
 from route.keep.feedback import Feedback, StoredVote, Vote
 from route.keep.journal import Journal
 from route.keep.ledger import KeyRecord, Ledger, Refusal, key_record
-from route.keep.location import open_database
+from route.keep.location import filled, open_database
 from route.keep.stored_keys import StoredKeys
 from route.keep.stored_responses import ResponseStore
 from route.keep.workers import Peers, SharedCounts
@@ -36,11 +36,11 @@ from route.observability.tracing import Tracing
 from route.request.api_errors import of_refusal
 from route.request.chat import key_of
 from route.routing.candidates import PairShares, get, pair
-from route.routing.experiments import SHADOW, Experiment, Policy, PolicyConfig
+from route.routing.experiments import SHADOW, Experiment, Policy, PolicyConfig, policies_in
 from route.routing.offsets import Offsets
 from route.routing.refusals import Refusals
 from route.routing.router import Router
-from route.routing.scoring import make_scorer
+from route.routing.scoring import Scorer, make_scorer
 from route.routing.spending import Spending
 from route.send.charges import UNKNOWN_LONGEST
 from route.send.dispatch import Answer, Dispatcher
@@ -78,7 +78,10 @@ class Service:
         if config.newcomers:
             known = None if before is None else before.router.offsets
             self.router.offsets = Offsets(self.router.menu, np.random.default_rng(), known)
-        self.experiments, self.shadow = _make_policies(config, settings, self.router)
+        scorers = {} if before is None else before.policy_scorers
+        self.policy_scorers: dict[str, Scorer] = scorers or _make_scorers(config, self.router)
+        """By the `p2l` of a policy; they outlive a configuration."""
+        self.experiments, self.shadow = _make_policies(config, settings, self.router, self.policy_scorers)
         self.shadow_file = None if config.shadow is None else config.shadow.pairs
         self.refusals = Refusals()
         self.spending: Spending = Spending(
@@ -174,6 +177,8 @@ class Service:
         for buffer in (self.ledger, self.keys, self.feedback, self.sticky, self.average):
             await buffer.start()
         await self.scorer.start()
+        for scorer in self.policy_scorers.values():
+            await scorer.start()
         await self.peers.start()
 
     async def close(self) -> None:
@@ -187,7 +192,8 @@ class Service:
         await self.ledger.close()
         await self.feedback.close()
         await self.database.close()
-        await self.scorer.close()
+        for scorer in (self.scorer, *self.policy_scorers.values()):
+            await scorer.close()
         await self.fleet.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
@@ -273,8 +279,23 @@ def _make_router(config: RouterConfig, settings: Settings, optimizer: str | None
     )
 
 
+def _make_scorers(config: RouterConfig, router: Router) -> dict[str, Scorer]:
+    """Build the scorers of policies with a P2L of their own, without starting them."""
+    scorers = {}
+    for place, policy in policies_in(config.experiments, config.shadow).items():
+        if policy.p2l is not None and policy.p2l not in scorers:
+            is_url = policy.p2l.startswith(("http://", "https://"))
+            kind = get(f"{router.kind.family}-{'endpoint' if is_url else 'local'}")
+            try:
+                key = None if policy.p2l_api_key is None else filled(policy.p2l_api_key)
+            except ValueError as error:
+                raise ConfigError(f"{place}.p2l_api_key: {error}") from error
+            scorers[policy.p2l] = make_scorer(kind, endpoint=policy.p2l, api_key=key, path=policy.p2l)
+    return scorers
+
+
 def _make_policies(
-    config: RouterConfig, settings: Settings, router: Router
+    config: RouterConfig, settings: Settings, router: Router, scorers: Mapping[str, Scorer]
 ) -> tuple[tuple[Experiment, ...], Policy | None]:
     """Build the policies of experiments, and that of the shadow; raise ConfigError for an optimizer that does not fit.
 
@@ -290,7 +311,7 @@ def _make_policies(
                 raise ConfigError(f"{place}.cost_optimizer: {error}") from error
             its_router.offsets = router.offsets
         models = None if entry.models is None else frozenset(entry.models)
-        return Policy(name, its_router, entry.budget, models)
+        return Policy(name, its_router, entry.budget, models, scorers.get(entry.p2l or ""))
 
     experiments = []
     for name, entry in config.experiments.items():
@@ -317,7 +338,8 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
         raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
     with _naming_the_line(settings.config):
         make_fleet(config, os.environ)  # opens nothing yet
-        _make_policies(config, settings, _make_router(config, settings))
+        router = _make_router(config, settings)
+        _make_policies(config, settings, router, _make_scorers(config, router))
         if config.pairs is not None:
             PairShares.read(config.pairs)
 

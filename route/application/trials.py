@@ -40,7 +40,7 @@ _TASK = "unseen answer"
 _random = random.SystemRandom()
 
 
-def begin_trial(
+async def begin_trial(
     service: Service, answer: Answer, request: ChatRequest, headers: Mapping[str, str], conversation: str | None
 ) -> None:
     """Give a request the policy of its experiment, and note what other policies would have chosen for it."""
@@ -51,37 +51,33 @@ def begin_trial(
     now = datetime.now(timezone.utc)
     experiment = next((each for each in service.experiments if each.includes(key.name, choice.allowed, now)), None)
     shadow = _drawn_shadow(service, choice)
-    if experiment is None and shadow is None:
+    policies = [*(experiment.policies if experiment else ()), *([shadow] if shadow else ())]
+    if not policies:
         return
     if conversation is None:
-        conversation = conversation_of(request.body, key=key.name, header=headers.get(HEADER))
-    policies = experiment.policies if experiment else ()
-    choices = {policy.name: _choice_of(policy, answer, request) for policy in policies}
-    trial = Trial({}, {}, conversation=_digest(conversation))
-    if experiment is not None:
+        name = key.name
+        conversation = await request.apart(lambda: conversation_of(request.body, key=name, header=headers.get(HEADER)))
+    choices = {policy.name: await _choice_of(service, policy, answer, request) for policy in policies}
+    trial = Trial(
+        conversation=_digest(conversation),
+        blind=tuple(name for name, each in choices.items() if each.coefficients is None),
+    )
+    if experiment is None:
+        choices[CURRENT] = choice
+    else:
         unit = conversation if experiment.by_conversation else key.name
         policy = experiment.policy_of(unit)
         answer.choice = choices[policy.name]
-        trial = replace(
-            trial,
-            experiment=experiment.name,
-            policy=policy.name,
-            shares=dict(zip(choices, experiment.shares, strict=True)),
-            unit=_digest(unit),
-        )
-    else:
-        choices[CURRENT] = choice
-    if shadow is not None:
-        choices[shadow.name] = _choice_of(shadow, answer, request)
-    weighed = {name: _weigh(service, each) for name, each in choices.items()}
-    scores = next((scores for _, scores in weighed.values() if scores), {})
-    answer.trial = replace(trial, chances={name: chances for name, (chances, _) in weighed.items()}, scores=scores)
-    if shadow is not None:
-        chances = weighed[shadow.name][0]
-        if chances and service.shadow_file is not None:
-            (model,) = _random.choices([*chances], [*chances.values()])
-            answer.unseen = UnseenAnswer(model)
-            answer.trial = replace(answer.trial, unseen=model)
+        trial.experiment, trial.policy, trial.unit = experiment.name, policy.name, _digest(unit)
+        trial.shares = dict(zip((each.name for each in experiment.policies), experiment.shares, strict=True))
+    for name, each in choices.items():
+        trial.chances[name], scores = _weigh(service, each)
+        trial.scores = trial.scores or scores
+    answer.trial = trial
+    chances = {} if shadow is None else trial.chances[shadow.name]
+    if chances and service.shadow_file is not None:
+        (trial.unseen,) = _random.choices([*chances], [*chances.values()])
+        answer.unseen = UnseenAnswer(trial.unseen)
 
 
 def _drawn_shadow(service: Service, choice: Choice) -> Policy | None:
@@ -96,7 +92,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS]
 
 
-def _choice_of(policy: Policy, answer: Answer, request: ChatRequest) -> Choice:
+async def _choice_of(service: Service, policy: Policy, answer: Answer, request: ChatRequest) -> Choice:
     """Return the choice of a request as a policy makes it."""
     choice, key = answer.choice, answer.key
     assert key is not None
@@ -107,7 +103,17 @@ def _choice_of(policy: Policy, answer: Answer, request: ChatRequest) -> Choice:
     if policy.budget is not None and names_none and not is_in_dollars:
         ceiling = ceiling_of(key, 1)
         budget = policy.budget if ceiling is None else min(policy.budget, ceiling)
-    return replace(choice, router=policy.router, budget=budget, allowed=policy.permitted(choice.allowed))
+    coefficients, scorer = choice.coefficients, policy.scorer
+    if scorer is not None:
+        turns = await request.apart(lambda: scorer.newest(request.turns))
+        coefficients = await scorer.coefficients(turns, service.config.score_timeout_ms / 1000)
+    return replace(
+        choice,
+        router=policy.router,
+        coefficients=coefficients,
+        budget=budget,
+        allowed=policy.permitted(choice.allowed),
+    )
 
 
 def _weigh(service: Service, choice: Choice) -> tuple[Chances, Mapping[str, float]]:

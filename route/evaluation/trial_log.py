@@ -149,6 +149,8 @@ def _trials(name: str, requests: Sequence[_Json], votes: Mapping[str, str]) -> T
         outcomes=_outcomes(requests, votes),
         unseen=[request["trial"].get("unseen") for request in requests],
     )
+    if blind := sum(bool(request["trial"].get("blind")) for request in requests):
+        trials.notes.append(f"P2L gave no scores in time for {blind:,} requests, for which the static order chose")
     if left_out := whole - len(requests):
         trials.notes.append(
             f"{left_out:,} of {whole:,} requests are left out: their clients left, or no policy is known to have "

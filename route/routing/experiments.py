@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +23,7 @@ from p2l.common.cli import nearest
 from p2l.common.config import Number
 from route.routing.decision import Decision
 from route.routing.router import Router
+from route.routing.scoring import Scorer
 
 SHADOW = "shadow"
 """Name of the shadow policy, in the log and the configuration."""
@@ -44,6 +45,10 @@ class PolicyConfig(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """In the unit of the costs, of requests that name none."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     cost_optimizer: str | None = None
+    p2l: Annotated[str, Field(min_length=1)] | None = None
+    """URL of an endpoint, or folder, of another P2L with the same kind of likelihood."""
+    p2l_api_key: str | None = Field(default=None, repr=False)
+    """Of that endpoint, or `${VARIABLE}`; the key of the router's own is never sent there."""
 
 
 class ArmConfig(PolicyConfig, frozen=True):
@@ -90,6 +95,8 @@ class Policy:
     budget: float | None
     models: frozenset[str] | None
     """None: all."""
+    scorer: Scorer | None = None
+    """Of its own P2L; None: the router's."""
 
     def permitted(self, allowed: Collection[str]) -> tuple[str, ...]:
         """Return those of the `allowed` models that the policy may choose."""
@@ -127,13 +134,15 @@ class Experiment:
         return self.policies[-1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trial:
     """One request of an experiment, or of a shadow policy, as it is logged."""
 
-    chances: Mapping[str, Chances]
+    conversation: str
+    """Digest of the conversation, whose later turns may keep its model."""
+    chances: dict[str, Chances] = field(default_factory=dict)
     """By policy."""
-    scores: Mapping[str, float]
+    scores: Mapping[str, float] = field(default_factory=dict)
     """P2L's, of the models."""
     experiment: str | None = None
     policy: str | None = None
@@ -142,8 +151,8 @@ class Trial:
     """By policy."""
     unit: str | None = None
     """Digest of the unit that was assigned."""
-    conversation: str | None = None
-    """Digest of the conversation, whose later turns may keep its model."""
+    blind: tuple[str, ...] = ()
+    """Policies without P2L's scores in time, so that the static order chose for them."""
     unseen: str | None = None
     """The model that the shadow policy drew, which answers too, unseen."""
 
@@ -158,6 +167,14 @@ def chances_of(decision: Decision, explore: float, candidates: Collection[str]) 
     return chances
 
 
+def policies_in(experiments: Mapping[str, ExperimentConfig], shadow: ShadowConfig | None) -> dict[str, PolicyConfig]:
+    """Return all policies by their place in the configuration."""
+    policies: dict[str, PolicyConfig] = {}
+    for name, experiment in experiments.items():
+        policies |= {f"experiments.{name}.policies.{policy}": entry for policy, entry in experiment.policies.items()}
+    return policies if shadow is None else policies | {SHADOW: shadow}
+
+
 def mistake_in(
     experiments: Mapping[str, ExperimentConfig],
     shadow: ShadowConfig | None,
@@ -166,19 +183,15 @@ def mistake_in(
     keys: Collection[str],
 ) -> str | None:
     """Return what is wrong with experiments and shadow beside these models and names of keys, after its place."""
-    policies: dict[str, PolicyConfig] = {}
     for name, experiment in experiments.items():
-        policies |= {f"experiments.{name}.policies.{policy}": entry for policy, entry in experiment.policies.items()}
         if SHADOW in experiment.policies:
             return f"experiments.{name}.policies.{SHADOW}: is the name of the shadow policy; choose another"
         for key in experiment.keys or ():
             if key not in keys:
                 return f"experiments.{name}.keys: no key of 'keys' has the name {key!r}{nearest(key, keys)}"
-    if shadow is not None:
-        policies[SHADOW] = shadow
-        if shadow.key is not None and shadow.key not in keys:
-            return f"{SHADOW}.key: no key of 'keys' has the name {shadow.key!r}{nearest(shadow.key, keys)}"
-    for place, policy in policies.items():
+    if shadow is not None and shadow.key is not None and shadow.key not in keys:
+        return f"{SHADOW}.key: no key of 'keys' has the name {shadow.key!r}{nearest(shadow.key, keys)}"
+    for place, policy in policies_in(experiments, shadow).items():
         for model in policy.models or ():
             if model not in models:
                 return f"{place}.models: no model {model!r} that serves chat in model_configs{nearest(model, models)}"

@@ -16,7 +16,7 @@ from p2l.common.errors import ConfigError
 from route import compare_policies
 from route.config import load_config
 from route.observability.logs import set_up_logs
-from tests.route.router_helpers import KEY, a_router
+from tests.route.router_helpers import KEY, Endpoint, a_router, served
 
 SPLIT = {"policies": {"now": {"share": 1}, "cheap": {"share": 1, "models": ["poor"]}}}
 
@@ -185,3 +185,24 @@ def test_a_log_without_trials_is_one_line(tmp_path: Path) -> None:
     path.write_text('{"event": "request", "request_id": "r"}\n', encoding="utf-8")
     with pytest.raises(InputError, match="no request of an experiment or a shadow"):
         compare_policies.main([str(path)])
+
+
+def test_a_policy_may_have_another_p2l(tmp_path: Path, log: io.StringIO) -> None:
+    async def main() -> None:
+        other = Endpoint({"good": 0.0, "fair": 3.0, "poor": 1.0})
+        async with served(other.application()) as url:
+            newer = {"share": 1, "p2l": url, "p2l_api_key": "key-of-the-other"}
+            policies = {"now": {"share": 1e-9}, "newer": newer}
+            async with a_router(tmp_path, experiments={"e": {"policies": policies}}) as router:
+                assert "key-of-the-other" not in repr(router.service.config)
+                answer = await router.ask(said(1))
+                assert answer.model == "fair"
+                other.pause = 10.0
+                router.service.config.__dict__["score_timeout_ms"] = 50.0
+                await router.ask(said(2))
+        assert other.headers[0]["api-key"] == "key-of-the-other"
+
+    asyncio.run(main())
+    scored, blind = (request["trial"] for request in requests_in(log))
+    assert scored["chances"] == {"now": {"good": 1.0}, "newer": {"fair": 1.0}}
+    assert blind["blind"] == ["newer"]
