@@ -3,7 +3,8 @@
     python -m benchmarks.import_votes [--rows 2000000]
 
 Three tables of the same votes: plain votes, Kaggle's table with an outcome in three columns and two answers, and graded
-answers that become a table of scores. Reading the plain file by Arrow's CSV reader alone is the floor.
+answers that become a table of scores. Beside each the same import with rows converted one by one, which is how kinds of
+nested records are read, and as the floor the file read by Arrow's CSV reader alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the flags of the benchmark."""
     flags = parser("python -m benchmarks.import_votes", "Time imports of large CSV files of votes and scores.")
     flags.add_argument("--rows", type=positive, default=2_000_000)
-    flags.add_argument("--phase", nargs=2, metavar=("FILE", "OUTPUT"), help="what the benchmark runs for itself")
+    flags.add_argument("--phase", nargs=3, metavar=("WAY", "FILE", "OUTPUT"), help="what the benchmark runs for itself")
     return flags
 
 
@@ -83,6 +85,7 @@ def _scores(rows: int) -> Iterator[str]:
         yield f"{prompt},{first},{('true', 'false', 'true')[outcome]},subject {row % 9}\n"
 
 
+_WAYS = ("as columns", "one by one")
 _TABLES: dict[str, Callable[[int], Iterator[str]]] = {
     "plain votes": _plain,
     "Kaggle's table": _kaggle,
@@ -105,17 +108,27 @@ def main(argv: Sequence[str] | None = None) -> None:
             start = time.perf_counter()
             pc_csv.read_csv(path)
             floor = time.perf_counter() - start
-            command = [sys.executable, "-m", "benchmarks.import_votes", "--phase", str(path), f"{folder}/out.parquet"]
-            result = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            results = [_measured(way, str(path), f"{folder}/out.parquet") for way in _WAYS]
             print(
-                f"{name:15} {args.rows:,} rows, {size:,.0f} MB: {result}; Arrow's reader alone {floor:.1f} s",
+                f"{name:15} {args.rows:,} rows, {size:,.0f} MB: {', '.join(results)}; "
+                f"Arrow's reader alone {floor:.1f} s",
                 flush=True,
             )
 
 
-def _import(path: str, output: str) -> None:
-    from p2l.votes.importing import import_votes
+def _measured(way: str, path: str, output: str) -> str:
+    """Return what an import in a process of its own says of its time and memory."""
+    command = [sys.executable, "-m", "benchmarks.import_votes", "--phase", way, path, output]
+    return f"{way} {subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()}"
 
+
+def _import(way: str, path: str, output: str) -> None:
+    from p2l.votes.importing import import_votes
+    from p2l.votes.kinds.registry import KINDS, register
+
+    if way == "one by one":
+        for kind in [*KINDS.values()]:
+            register(replace(kind, convert_batch=None))
     start = time.perf_counter()
     import_votes([path], output)
     seconds = time.perf_counter() - start

@@ -11,20 +11,22 @@ import contextlib
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from p2l.common.cli import counted, print_note
 from p2l.common.errors import VoteError
+from p2l.votes.kinds.converting import NEEDED, TYPES, Converted, Piece, converted, converted_batch, converted_piece
 from p2l.votes.kinds.inspect_logs import is_eval_file
-from p2l.votes.kinds.kind import Kind, Record, Row, Sample
+from p2l.votes.kinds.kind import Kind, Record, Sample
 from p2l.votes.kinds.registry import files_of, kind_of
-from p2l.votes.kinds.texts import RowError, has_surrogate, turns, unquoted
-from p2l.votes.kinds.values import BOTH_BAD, MEASURES, NoVerdictError, measures
+from p2l.votes.kinds.texts import RowError, turns, unquoted
+from p2l.votes.kinds.values import BOTH_BAD, MEASURES, measures
 from p2l.votes.lake import is_lake
 from p2l.votes.rows import RawBatch, Source, is_text, missing_column
 from p2l.votes.schema import WINNERS, numbers
@@ -42,25 +44,6 @@ _VOTE_COLUMNS = frozenset({"model_a", "model_b", "winner"})
 _JUDGED_MARKS = frozenset({"judge", "response_a", "conversation_a"})  # of tables of votes that say more than votes do
 _LISTED_LABELS = 3
 _CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
-
-_TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
-_TYPES = {
-    "votes": {
-        "prompt": pa.list_(_TEXT),
-        **dict.fromkeys(
-            ("model_a", "model_b", "winner", "question_id", "category", "language", "source", "voter"), _TEXT
-        ),
-        "tstamp": _NUMBER,
-        "turn": _INTEGER,
-        **{f"{measure}_{side}": _INTEGER for side in "ab" for measure in MEASURES},
-    },
-    "scores": {
-        **dict.fromkeys(("question_id", "category", "prompt", "model"), _TEXT),
-        **dict.fromkeys(("score", "cost", "output_chars"), _NUMBER),
-    },
-}
-"""The columns that kinds give, in their order."""
-_NEEDED = {"votes": ("model_a", "model_b", "winner"), "scores": ("model", "score")}
 
 
 def open_votes_source(
@@ -203,42 +186,76 @@ def _renamed(table: Source, columns: Mapping[str, str]) -> Source:
     return replace(table, columns=renamed, read=read, about=f"columns {about}")
 
 
-def _records(table: Source) -> Iterator[Record]:
+def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Source:
+    """Return the votes or graded answers of a recognised path, whose rows are `table` where it is one."""
+    types = TYPES[kind.gives]
+    about = kind.about + (f": {kind.reads}" if kind.reads else "")
+    if table is not None and table.about:  # renamed columns
+        about += f"; {table.about}"
+    if kind.records is None and table is None:
+        raise VoteError(f"{sample.name}: is a folder, which {kind.about} are not; name the files")
+    recent: list[tuple[int, Piece]] = []  # number of the first row, of the piece that a reader may still ask for
+
+    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        source.left_out.clear()
+        source.faults.clear()
+        first = 1
+        for piece in _pieces(kind, sample, table, source.left_out, min(batch_size, _BATCH_ROWS)):
+            recent[:] = [(first, piece)]
+            source.faults.update({first + position: fault for position, fault in piece.faults.items()})
+            filled = [name for name in types if piece.batch.column(name).null_count < len(piece.batch)]
+            names = [name for name in types if name in source.columns or name in filled]
+            batch = piece.batch.select([name for name in names if columns is None or name in columns])
+            for start in range(0, len(batch), batch_size):
+                yield RawBatch(batch.slice(start, batch_size), first + start)
+            first += len(batch)
+
+    def place(row: int) -> str:
+        first, piece = recent[0] if recent else (row + 1, None)
+        if piece is None or not 0 <= row - first < len(piece.batch):
+            return f"{sample.name}: row {row}"
+        return piece.place(row - first)
+
+    peeked = [row.content for row in islice(_one_by_one(kind, sample, table, Counter()), _PEEKED_ROWS) if not row.fault]
+    source = Source(
+        sample.name,
+        [name for name in types if any(row.get(name) is not None for row in peeked)] or [*NEEDED[kind.gives]],
+        read,
+        kind=kind.name,
+        about=about,
+        gives=kind.gives,
+        notes=table.notes if table is not None else (),
+        places=place,
+    )
+    return source
+
+
+def _pieces(kind: Kind, sample: Sample, table: Source | None, left_out: Counter[str], size: int) -> Iterator[Piece]:
+    if kind.convert_batch is not None and kind.records is None and table is not None:
+        for raw in table.stream(None, size, as_texts=True):
+            columns = [column.cast(pa.string()) if is_text(column.type) else column for column in raw.batch.columns]
+            batch = pa.RecordBatch.from_arrays(columns, names=raw.batch.schema.names)
+            yield converted_batch(kind, batch, partial(_place_of, table, raw.first_row), left_out)
+        return
+    rows = _one_by_one(kind, sample, table, left_out)
+    while chunk := list(islice(rows, size)):
+        yield converted_piece(kind, chunk)
+
+
+def _place_of(table: Source, first_row: int, position: int) -> str:
+    return table.place(first_row + position)
+
+
+def _one_by_one(kind: Kind, sample: Sample, table: Source | None, left_out: Counter[str]) -> Iterator[Converted]:
+    records = kind.records(sample) if kind.records else _rows(table) if table is not None else iter(())
+    return converted(kind, _guarded(kind, sample, records), left_out)
+
+
+def _rows(table: Source) -> Iterator[Record]:
     """Yield the rows of a table as records."""
     for raw in table.stream(None, _RECORDS_AT_ONCE, as_texts=True):
         for number, row in enumerate(raw.batch.to_pylist(), raw.first_row):
             yield Record(table.place(number), row)
-
-
-class _Converted(NamedTuple):
-    """A vote or graded answer, or why a record became none."""
-
-    place: str
-    content: Row
-    fault: str
-
-
-def _converted(kind: Kind, records: Iterator[Record], left_out: Counter[str]) -> Iterator[_Converted]:
-    """Yield what records become; what holds no verdict is counted in `left_out`."""
-    needed = _NEEDED[kind.gives]
-    for place, content in records:
-        try:
-            for row in kind.convert(content):
-                fault = "holds half of a surrogate pair, which is not text" if _is_no_text(row) else ""
-                lacking = next((name for name in needed if row.get(name) is None), None)
-                yield _Converted(place, row, fault or (f"has no {lacking}" if lacking else ""))
-        except NoVerdictError as reason:
-            left_out[str(reason)] += 1
-        except RowError as error:
-            yield _Converted(place, {}, str(error))
-        # A field of another type than its tool writes: one row is refused, not the program ended.
-        except (AttributeError, KeyError, TypeError, IndexError, ValueError):
-            yield _Converted(place, {}, f"a field is missing or of another type than in {kind.about}")
-
-
-def _is_no_text(row: Row) -> bool:
-    """Return whether a value of a converted row, which are texts, lists of texts and numbers, has half a surrogate."""
-    return any(has_surrogate(value) for value in row.values() if isinstance(value, str | list))
 
 
 def _guarded(kind: Kind, sample: Sample, records: Iterator[Record]) -> Iterator[Record]:
@@ -247,53 +264,6 @@ def _guarded(kind: Kind, sample: Sample, records: Iterator[Record]) -> Iterator[
         yield from records
     except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
         raise VoteError(f"{sample.name}: is not as {kind.about} are, in what stands around the records") from error
-
-
-def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Source:
-    """Return the votes or graded answers of a recognised path, whose rows are `table` where it is one."""
-    types = _TYPES[kind.gives]
-    recent: dict[int, str] = {}  # row -> place, of the batch that a reader may still ask for
-    about = kind.about + (f": {kind.reads}" if kind.reads else "")
-    if table is not None and table.about:  # renamed columns
-        about += f"; {table.about}"
-
-    def converted(left_out: Counter[str]) -> Iterator[_Converted]:
-        if kind.records is None and table is None:
-            raise VoteError(f"{sample.name}: is a folder, which {kind.about} are not; name the files")
-        records = kind.records(sample) if kind.records else _records(table) if table is not None else iter(())
-        return _converted(kind, _guarded(kind, sample, records), left_out)
-
-    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-        source.left_out.clear()
-        source.faults.clear()
-        first, stream = 1, converted(source.left_out)
-        while chunk := list(islice(stream, min(batch_size, _BATCH_ROWS))):
-            recent.clear()
-            recent.update({number: row.place for number, row in enumerate(chunk, first)})
-            source.faults.update({number: row.fault for number, row in enumerate(chunk, first) if row.fault})
-            rows = [{} if row.fault else row.content for row in chunk]
-            there = [name for name in types if name in source.columns or _holds(rows, name)]
-            names = [name for name in there if columns is None or name in columns]
-            arrays = [pa.array([row.get(name) for row in rows], types[name]) for name in names]
-            yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
-            first += len(chunk)
-
-    peeked = [row.content for row in islice(converted(Counter()), _PEEKED_ROWS) if not row.fault]
-    source = Source(
-        sample.name,
-        [name for name in types if _holds(peeked, name)] or [*_NEEDED[kind.gives]],
-        read,
-        kind=kind.name,
-        about=about,
-        gives=kind.gives,
-        notes=table.notes if table is not None else (),
-        places=lambda row: recent.get(row, f"{sample.name}: row {row}"),
-    )
-    return source
-
-
-def _holds(rows: Sequence[Row], name: str) -> bool:
-    return any(row.get(name) is not None for row in rows)
 
 
 _announced: set[str] = set()

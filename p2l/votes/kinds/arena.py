@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from p2l.votes.kinds.flat import Columns, FlatBatch, OddBatchError
 from p2l.votes.kinds.kind import Kind, Row, Sample
 from p2l.votes.kinds.texts import RowError, prompt_turns, turns
 from p2l.votes.kinds.values import (
@@ -36,15 +40,40 @@ def _answered_prompt(row: Row) -> Row:
     return vote
 
 
+def _is_marked(value: Any) -> bool:
+    return str(value).strip().lower() in {"1", "1.0", "true"}
+
+
 def _kaggle(row: Row) -> Iterator[Row]:
-    marked = []
-    for column, outcome in _KAGGLE_WINNERS.items():
-        if str(row.get(column)).strip().lower() in {"1", "1.0", "true"}:
-            marked.append(outcome)
+    marked = [outcome for column, outcome in _KAGGLE_WINNERS.items() if _is_marked(row.get(column))]
     if len(marked) != 1:
         shown = ", ".join(f"{column} {row.get(column)!r}" for column in _KAGGLE_WINNERS)
         raise RowError(f"exactly one outcome must be 1: {shown}")
     yield {**_answered_prompt(row), "winner": marked[0]}
+
+
+def _answered_prompts(table: FlatBatch) -> Columns:
+    """Return the columns that `_answered_prompt` gives of each row."""
+    columns = {
+        "prompt": table.turns("prompt"),
+        "model_a": table.names("model_a"),
+        "model_b": table.names("model_b"),
+        "question_id": table.texts("id"),
+    }
+    for side in "ab":
+        columns |= table.measures(f"response_{side}", side)
+    return columns
+
+
+def _kaggle_batch(table: FlatBatch) -> Sequence[Columns]:
+    marks = [
+        table.each(_is_marked, pa.bool_(), column, needed=False).fill_null(False).to_numpy(zero_copy_only=False)
+        for column in _KAGGLE_WINNERS
+    ]
+    marked = np.stack(marks)  # (3, N)
+    table.leave(marked.sum(axis=0) != 1)
+    winner = pa.array([*_KAGGLE_WINNERS.values()]).take(pa.array(marked.argmax(axis=0)))
+    return [{**_answered_prompts(table), "winner": winner}]
 
 
 def _wsdm(row: Row) -> Iterator[Row]:
@@ -52,6 +81,13 @@ def _wsdm(row: Row) -> Iterator[Row]:
     if isinstance(row.get("language"), str):
         vote["language"] = row["language"]
     yield vote
+
+
+def _wsdm_batch(table: FlatBatch) -> Sequence[Columns]:
+    language = table.first("language")
+    if not pa.types.is_string(language.type):
+        raise OddBatchError
+    return [{**_answered_prompts(table), "winner": table.each(winner_of, pa.string(), "winner"), "language": language}]
 
 
 def voter_and_source(judge: Any) -> Row:
@@ -177,6 +213,7 @@ KINDS = (
         reads="prompt -> turns, winner_model_a, winner_model_b, winner_tie -> winner, response_a, response_b -> "
         "lengths",
         convert=_kaggle,
+        convert_batch=_kaggle_batch,
         sample="id,model_a,model_b,prompt,response_a,response_b,winner_model_a,winner_model_b,winner_tie\n"
         '1,ant,bee,"[""Name a colour""]","[""Blue""]","[""Red is a colour""]",1,0,0',
     ),
@@ -189,6 +226,7 @@ KINDS = (
         needs=("model_a", "model_b", "prompt"),
         reads="prompt -> turns, response_a, response_b -> lengths",
         convert=_wsdm,
+        convert_batch=_wsdm_batch,
         sample="id,prompt,response_a,response_b,winner,model_a,model_b,language\n1,Name a "
         "colour,Blue,Red,model_a,ant,bee,English",
     ),

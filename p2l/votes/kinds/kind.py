@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from p2l.common.errors import VoteError
 from p2l.common.files import json_reason, parse_json
+from p2l.votes.kinds.flat import Columns, FlatBatch
 
 Row = dict[str, Any]
 _MAX_DOCUMENT_BYTES = 1 << 30  # of one JSON document, which is parsed whole
@@ -81,6 +82,8 @@ class Kind:
     reads: str = ""  # how its fields are read: "judge -> voter or source, turn -> turns of the prompt"
     convert: Callable[[Row], Iterable[Row]] = _no_row
     """Turns a record into votes or graded answers; raises RowError or NoVerdictError."""
+    convert_batch: Callable[[FlatBatch], Sequence[Columns]] | None = None
+    """Turns the rows of a flat table that are as most into columns, one set for each answer of a row; see `flat`."""
     records: Callable[[Sample], Iterator[Record]] | None = None
     """Yields the records of a folder or a document; None: the rows of the table."""
     marks: Sequence[str] = ()  # columns that tell this kind from others, where not all it needs is there

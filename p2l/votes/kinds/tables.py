@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
+import pyarrow as pa
+
+from p2l.votes.kinds.flat import Columns, FlatBatch
 from p2l.votes.kinds.kind import Kind, Row, Sample
 from p2l.votes.kinds.texts import RowError, prompt_turns
 from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier, name_of
@@ -67,6 +71,27 @@ def _answer(row: Row) -> Iterator[Row]:
         "score": grade(first_of(row, SCORES)),
         "cost": _cost(first_of(row, _COSTS)),
         "output_chars": None if row.get("output_chars") is None else grade(row["output_chars"], "output_chars"),
+    }
+
+
+def _answers(table: FlatBatch) -> Sequence[Columns]:
+    """Return the columns that `_answer` gives of each row."""
+    return [
+        _question(table)
+        | {
+            "model": table.names(*MODELS),
+            "score": table.each(grade, pa.float64(), *SCORES),
+            "cost": table.each(_cost, pa.float64(), *_COSTS, needed=False),
+            "output_chars": table.each(grade, pa.float64(), "output_chars", needed=False),
+        }
+    ]
+
+
+def _question(table: FlatBatch) -> Columns:
+    return {
+        "question_id": table.texts(*QUESTION_IDS),
+        "category": table.texts(*_CATEGORIES),
+        "prompt": table.words(*PROMPTS),
     }
 
 
@@ -139,6 +164,29 @@ def by_question(models: Sequence[str]) -> Callable[[Row], Iterator[Row]]:
                 "score": grade(row[name], name),
                 "cost": _cost(row.get(f"{name}{_COST_MARK}")),
             }
+
+    return convert
+
+
+def _by_question_batch(models: Sequence[str]) -> Callable[[FlatBatch], Sequence[Columns]]:
+    """Return the reading of `by_question` for a batch: the answers of one model after those of another."""
+
+    def convert(table: FlatBatch) -> Sequence[Columns]:
+        question = _question(table)
+        answers = [
+            question
+            | {
+                "model": pa.repeat(name, len(table)),
+                "score": table.each(grade, pa.float64(), name, needed=False),
+                "cost": table.each(_cost, pa.float64(), f"{name}{_COST_MARK}", needed=False),
+            }
+            for name in models
+        ]
+        is_graded = np.zeros(len(table), dtype=bool)
+        for answer in answers:
+            is_graded |= answer["score"].is_valid().to_numpy(zero_copy_only=False)
+        table.leave(~is_graded)
+        return answers
 
     return convert
 
@@ -245,6 +293,7 @@ KINDS = (
         reads="question or its id, model, score (also acc, correct, passed, resolved, ...), category, cost by their "
         "names",
         convert=_answer,
+        convert_batch=_answers,
         sample="question,model,score\n2 + 2?,ant,1",
     ),
     Kind(
@@ -273,7 +322,8 @@ def fitted(kind: Kind, sample: Sample) -> Kind:
     if kind.name in {"router-bench", "wide-by-question"}:
         models = _wide_models(sample)
         shown = ", ".join(models[:4]) + (f", ... ({len(models)} in all)" if len(models) > 4 else "")
-        return replace(kind, convert=by_question(models), reads=f"models {shown}")
+        batches = _by_question_batch(models)
+        return replace(kind, convert=by_question(models), convert_batch=batches, reads=f"models {shown}")
     if kind.name == "wide-by-model":
         questions = _wide_questions(sample)
         return replace(kind, convert=by_model(questions), reads=f"{len(questions)} columns -> questions")

@@ -56,10 +56,15 @@ _GRADES = {
     0.0: ("i", "incorrect", "fail", "failed", "false", "no", "n", "unresolved", "failure", "wrong", "not_attempted"),
 }
 _GRADE_OF = {word: grade for grade, words in _GRADES.items() for word in words}
+# Markdown that is counted, in what the expressions of Python and of Arrow (RE2) share.
+FENCE_MARKS = ("```", "~~~")
+HEADER = r" {0,3}#{1,6}[ \t]+[^\s]"
+LIST_ITEM = r"[ \t]*(?:[-*+]|[0-9]{1,9}[.)])[ \t]+[^\s]"
+BOLD = r"\*\*[^*\n]+\*\*|__[^_\n]+__"
 _FENCED = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
-_HEADERS = re.compile(r"^ {0,3}#{1,6}[ \t]+\S", re.MULTILINE)
-_LISTS = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S", re.MULTILINE)
-_BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
+_HEADERS = re.compile(f"^{HEADER}", re.MULTILINE | re.ASCII)
+_LISTS = re.compile(f"^{LIST_ITEM}", re.MULTILINE | re.ASCII)
+_BOLD = re.compile(BOLD)
 MEASURES = ("length", "headers", "lists", "bold", "code")
 """What is counted in the answers of each side."""
 
@@ -82,13 +87,16 @@ def answer_text(value: Any, what: str = "answer") -> str | None:
     return None
 
 
+def without_code(text: str) -> tuple[str, int]:
+    """Return a text without its fenced code, in which Markdown does not count, and how many blocks that were."""
+    return _FENCED.subn("", text) if any(mark in text for mark in FENCE_MARKS) else (text, 0)
+
+
 def measures(text: str | None, side: str) -> dict[str, int]:
     """Return characters and Markdown of an answer, as columns of a side; nothing without a text."""
     if text is None:
         return {}
-    prose, blocks = text, 0
-    if "```" in text or "~~~" in text:
-        prose, blocks = _FENCED.subn("", text)  # Markdown inside of fenced code does not count
+    prose, blocks = without_code(text)
     # Most answers have none of a mark, which is seen sooner than a pattern is tried at every letter.
     return {
         f"length_{side}": len(text),

@@ -16,7 +16,7 @@ from p2l.votes.importing import Imported, ImportOptions, import_votes
 from p2l.votes.kinds import KINDS, Kind, register
 
 LOGS = Path(__file__).parent / "logs"
-SHARED = Path("/work/shared/files/inspect")
+SHARED = Path(__file__).parents[3].parent / "shared" / "files" / "inspect"
 
 VOTES: dict[str, list[tuple[Any, ...]]] = {
     "lmsys-kaggle": [(["Name a colour"], "ant", "bee", "model_a")],

@@ -1,0 +1,138 @@
+"""What the records of a kind become: votes or graded answers in the form of the schema, a batch at a time.
+
+Rows of flat tables are converted as columns where their kind says how, all others one by one. A record that cannot be
+read is a fault, by its position; one that says nothing (an error, a chat without a vote) is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from p2l.votes.kinds.flat import Columns, FlatBatch, OddBatchError
+from p2l.votes.kinds.kind import Kind, Record, Row
+from p2l.votes.kinds.texts import RowError, has_surrogate
+from p2l.votes.kinds.values import MEASURES, NoVerdictError
+
+_TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
+TYPES = {
+    "votes": {
+        "prompt": pa.list_(_TEXT),
+        **dict.fromkeys(
+            ("model_a", "model_b", "winner", "question_id", "category", "language", "source", "voter"), _TEXT
+        ),
+        "tstamp": _NUMBER,
+        "turn": _INTEGER,
+        **{f"{measure}_{side}": _INTEGER for side in "ab" for measure in MEASURES},
+    },
+    "scores": {
+        **dict.fromkeys(("question_id", "category", "prompt", "model"), _TEXT),
+        **dict.fromkeys(("score", "cost", "output_chars"), _NUMBER),
+    },
+}
+"""The columns that kinds give, in their order."""
+NEEDED = {"votes": ("model_a", "model_b", "winner"), "scores": ("model", "score")}
+
+
+class Converted(NamedTuple):
+    """A vote or graded answer, or why a record became none."""
+
+    place: str
+    content: Row
+    fault: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What consecutive records become."""
+
+    batch: Any  # with all columns that the kind may give
+    faults: Mapping[int, str]  # position -> why the record cannot be read
+    place: Callable[[int], str]  # position -> words that name the record
+
+
+def converted(kind: Kind, records: Iterable[Record], left_out: Counter[str]) -> Iterator[Converted]:
+    """Yield what records become; what holds no verdict is counted in `left_out`."""
+    needed = NEEDED[kind.gives]
+    for place, content in records:
+        try:
+            for row in kind.convert(content):
+                fault = "holds half of a surrogate pair, which is not text" if _is_no_text(row) else ""
+                lacking = next((name for name in needed if row.get(name) is None), None)
+                fault = fault or (f"has no {lacking}" if lacking else "")
+                yield Converted(place, {} if fault else row, fault)
+        except NoVerdictError as reason:
+            left_out[str(reason)] += 1
+        except RowError as error:
+            yield Converted(place, {}, str(error))
+        # A field of another type than its tool writes: one row is refused, not the program ended.
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError):
+            yield Converted(place, {}, f"a field is missing or of another type than in {kind.about}")
+
+
+def _is_no_text(row: Row) -> bool:
+    """Return whether a value of a converted row, which are texts, lists of texts and numbers, has half a surrogate."""
+    return any(has_surrogate(value) for value in row.values() if isinstance(value, str | list))
+
+
+def _as_batch(kind: Kind, rows: Sequence[Row]) -> Any:
+    types = TYPES[kind.gives]
+    arrays = [pa.array([row.get(name) for row in rows], types[name]) for name in types]
+    return pa.RecordBatch.from_arrays(arrays, names=list(types))
+
+
+def converted_piece(kind: Kind, rows: Sequence[Converted]) -> Piece:
+    """Return rows that were converted one by one as a batch."""
+    faults = {position: row.fault for position, row in enumerate(rows) if row.fault}
+    places = [row.place for row in rows]
+    return Piece(_as_batch(kind, [row.content for row in rows]), faults, places.__getitem__)
+
+
+def converted_batch(kind: Kind, table: Any, place: Callable[[int], str], left_out: Counter[str]) -> Piece:
+    """Return what a batch of a flat table becomes: most rows as columns, odd ones one by one, in the file's order.
+
+    `place` names the row at a position of the batch.
+    """
+    flat = FlatBatch(table)
+    try:
+        answers = [] if kind.convert_batch is None else kind.convert_batch(flat)
+    except OddBatchError:
+        answers = []
+        flat.leave(np.ones(len(flat), dtype=bool))
+    batches, origins = [], []  # of each row, the position in the table's batch of what it was made of
+    for columns in answers:
+        batch, is_answer = _answers_of(kind, columns, flat)
+        batches.append(batch.filter(pa.array(is_answer)))
+        origins.append(np.flatnonzero(is_answer))
+    odd = np.flatnonzero(flat.is_odd)
+    rows: list[Converted] = []
+    for position, content in zip(odd.tolist(), table.take(pa.array(odd)).to_pylist(), strict=True):
+        of_row = list(converted(kind, [Record(place(position), content)], left_out))
+        rows += of_row
+        origins.append(np.full(len(of_row), position))
+    batches.append(_as_batch(kind, [row.content for row in rows]))
+    origin = np.concatenate([*origins, np.zeros(0, dtype=np.int64)])
+    order = np.argsort(origin, kind="stable")
+    batch = pa.concat_batches(batches).take(pa.array(order))
+    faults = [""] * (len(order) - len(rows)) + [row.fault for row in rows]
+    faulty = {position: faults[row] for position, row in enumerate(order.tolist()) if faults[row]}
+    return Piece(batch, faulty, lambda position: place(int(origin[order[position]])))
+
+
+def _answers_of(kind: Kind, columns: Columns, flat: FlatBatch) -> tuple[Any, Any]:
+    """Return columns as a batch of all that the kind may give, and which of its rows (N,) are votes or answers."""
+    types = TYPES[kind.gives]
+    arrays = [
+        columns[name].cast(kind_of_value) if name in columns else pa.nulls(len(flat), kind_of_value)
+        for name, kind_of_value in types.items()
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, names=list(types))
+    is_answer = ~flat.is_odd
+    for name in NEEDED[kind.gives]:
+        is_answer &= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
+    return batch, is_answer
