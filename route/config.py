@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.functional_validators import AfterValidator
 
 from p2l.common.access import digest_of, matches, weakness_of
 from p2l.common.cli import nearest
@@ -63,6 +64,9 @@ def _checked_url(url: str | None) -> str | None:
     return url
 
 
+_Url = Annotated[str | None, AfterValidator(_checked_url)]
+
+
 class Price(_Section):
     """A provider's price per million tokens, in the unit of the costs."""
 
@@ -106,7 +110,7 @@ class DeploymentConfig(_Section):
     type: str | None = None
     api_key: str | None = Field(default=None, repr=False)
     """Without it that of the model, unless type or address differ from the model's."""
-    base_url: str | None = None
+    base_url: _Url = None
     options: dict[str, Any] | None = None
     weight: _Above = 1.0
     """Its share of the requests, relative to the others."""
@@ -116,11 +120,6 @@ class DeploymentConfig(_Section):
     """Of all workers together, in equal shares."""
     tokens_per_minute: Annotated[Whole, Field(ge=1)] | None = None
     """Of prompts and answers; shared likewise."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_url(cls, url: str | None) -> str | None:
-        return _checked_url(url)
 
 
 class ModelConfig(_Section):
@@ -132,7 +131,7 @@ class ModelConfig(_Section):
     """The kind of provider; `openai` with a `base_url` for any compatible service."""
     api_key: str | None = Field(default=None, repr=False)
     """The key, or `${VARIABLE}`; without it the provider's usual environment variable."""
-    base_url: str | None = None
+    base_url: _Url = None
     options: dict[str, Any] = Field(default_factory=dict)
     """Further settings of one kind of provider: `api_version` of azure, the script of a mock."""
     cost: _Amount
@@ -166,6 +165,8 @@ class ModelConfig(_Section):
     """Seconds of an average answer; a shorthand for `amounts: {latency: ...}`."""
     amounts: dict[str, _Amount] = Field(default_factory=dict)
     """Of further limited quantities."""
+    served_as: list[str] = Field(default_factory=list)
+    """Further names under which its provider may answer for it, such as `gpt-4o*`; `*` for any."""
     version: str | None = None
     """Stored with feedback, to identify what was voted on."""
     serves: Annotated[list[Served], Field(min_length=1)] = ["chat"]
@@ -210,11 +211,6 @@ class ModelConfig(_Section):
         if reserved:
             raise ValueError(f"cannot set {', '.join(sorted(reserved))}, which the router sets itself")
         return fields
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_url(cls, url: str | None) -> str | None:
-        return _checked_url(url)
 
     def places(self) -> dict[str, tuple[ModelConfig, DeploymentConfig]]:
         """Return this model as each deployment has it, and the limits of that; one where none is configured."""
@@ -374,6 +370,8 @@ class RouterConfig(_Section):
     """The longest pause before a model is asked once more instead of another one; 0: there is none."""
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
+    unexpected_model: Literal["warn", "leave", "refuse"] = "warn"
+    """Where another model answers: log it, ask there no more for an hour, or not pass the answer on either."""
     limits: list[LimitConfig] = Field(default_factory=list)
     budget_usd: _Above | None = None
     """Dollars that all requests may cost on average, in every 1,000 of them; prices must be in dollars."""

@@ -38,7 +38,8 @@ from route.keep.usage import Windows
 from route.providers.base import JSON
 from route.request.api_errors import ApiError, of_refusal
 from route.request.chat import parse_chat, read_body
-from route.send.dispatch import Answer, open_stream
+from route.send.asking import open_stream
+from route.send.dispatch import Answer
 
 _FORM_BYTES = 2**20
 _FORM_SECONDS = 10.0

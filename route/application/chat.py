@@ -27,7 +27,9 @@ from route.providers.base import JSON
 from route.request.api_errors import ApiError
 from route.request.chat import MOST_VALUES, ChatRequest, Dialect, parse_chat, parse_long, read_body
 from route.request.fields import mark_answer
-from route.send.dispatch import Answer, Write, ask_whole, open_stream
+from route.send.asking import ask_whole, open_stream
+from route.send.charges import served_of
+from route.send.dispatch import Answer, Write
 
 _BODY_SECONDS = 60.0
 _LONG_CHUNK_VALUES = 1000
@@ -103,6 +105,7 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
             if answer.unseen is not None:
                 answer.unseen.hear([completion])
             whole = mark_answer(completion, deployment.name, answer.choice.decision, answer.tried)
+            whole |= served_of(answer.shown)
     # Only after `alive` has ended: the server reports the connection as closed when the response is complete.
     answer.status = 200
     if whole is None:

@@ -19,7 +19,9 @@ from route.request.api_errors import ApiError
 from route.request.fields import mark_answer, outputs_of
 from route.routing.candidates import PairShares
 from route.routing.decision import Decision
-from route.send.dispatch import Answer, ask_whole
+from route.send.asking import ask_whole
+from route.send.charges import served_of
+from route.send.dispatch import Answer
 
 _random = random.SystemRandom()
 
@@ -53,6 +55,7 @@ async def answer_of_two(service: Service, answer: Answer) -> JSON:
         "choices": [{**completion["choices"][0], "index": index} for index, completion in enumerate(completions)],
         "usage": {count: sum(usage.get(count) or 0 for usage in usages) for count in counts},
         **outputs_of(decision, answer.attempts),
+        **served_of(answer.shown),
     }
 
 

@@ -26,7 +26,7 @@ from p2l.common.long_texts import beside, to_json
 from p2l.common.web import ClientGoneError, Deadline, alive
 from route.application.decide import check_room
 from route.application.live import Live
-from route.application.record import count, record_of
+from route.application.record import count, record_of, served_headers
 from route.application.service import Service
 from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
 from route.keep.ledger import KeyRecord, Refusal
@@ -164,9 +164,8 @@ class _ForwardedCharge(Charge):
 
     def cost(self) -> float:
         """Return the cost by the provider's counts and the price, else that of an average answer."""
-        if self.config.price is None or self.usage.prompt is None:
-            return self.config.cost
-        return self.config.price.cost(self.usage)
+        price = self.price
+        return self.config.cost if price is None or self.usage.prompt is None else price.cost(self.usage)
 
 
 @dataclass(frozen=True)
@@ -250,18 +249,18 @@ class _Forwarding:
             response = {"x-request-id": answer.request_id, "x-p2l-model": name, "content-type": forwarded.content_type}
             if request.dropped:
                 response["x-p2l-dropped-fields"] = header_of(request.dropped)
-            head = {"type": "http.response.start", "status": 200, "headers": Headers(response).raw}
             async with aclosing(forwarded.chunks) as chunks:
                 try:
                     if forwarded.content_type.startswith("application/json"):
                         whole = b"".join([chunk async for chunk in chunks])
                         text = await beside(len(whole), partial(_named, whole, self.charge))
+                        response |= served_headers([self.charge])
                         self.has_begun = True
-                        await send(head)
+                        await send(_head(response))
                         await send({"type": "http.response.body", "body": text, "more_body": True})
                     else:
                         self.has_begun = True
-                        await send(head)
+                        await send(_head(response))
                         async for chunk in chunks:
                             await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     deployment.breaker.succeeded()
@@ -305,7 +304,7 @@ class _Forwarding:
                 deployment.use(request.size // BYTES_PER_TOKEN)
                 with self.service.dispatcher.attempt(self.answer, deployment, charge):
                     forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
-                charge.use = deployment.use
+                charge.use, charge.identity = deployment.use, deployment.identity
                 self.answer.shown.append(charge)
                 return deployment, forwarded
             except ProviderError as error:
@@ -348,6 +347,10 @@ class _Forwarding:
         log_request(record_of(answer, seconds, cost or None))
 
 
+def _head(headers: Mapping[str, str]) -> JSON:
+    return {"type": "http.response.start", "status": 200, "headers": Headers(headers).raw}
+
+
 def _highest_cost(model: ModelConfig, request: _Passed, kind: str) -> float:
     """Return what a request may cost at most: no text has more tokens than bytes."""
     number = max(count_of(request.fields.get("n")) or 1, count_of(request.fields.get("best_of")) or 1)
@@ -375,6 +378,7 @@ def _named(text: bytes, charge: _ForwardedCharge) -> bytes:
         usage = read({"usage": of_chat(counts) if "prompt_tokens" in counts else of_responses(counts)})
         if usage.prompt:
             charge.usage = usage
+        charge.identify(answer)
     except (*SHAPE_ERRORS, RecursionError):
         return text  # not JSON of that form; the client gets what the provider sent
     if "model" not in answer:

@@ -31,9 +31,8 @@ def headers_of(answer: Answer) -> dict[str, str]:
     if dropped:
         headers["x-p2l-dropped-fields"] = header_of(dropped)
     if answer.shown:
-        # A name is percent-encoded where no header could carry it.
-        names = [name if name.isascii() and name.isprintable() else quote(name) for name in _models_of(answer)]
-        headers["x-p2l-model"] = ",".join(names)
+        headers["x-p2l-model"] = _listed(_models_of(answer))
+        headers |= served_headers(answer.shown)
         headers["x-p2l-cost"] = f"{sum(charge.config.cost for charge in answer.shown):.10g}"
         limits = [str(charge.max_tokens or "") for charge in answer.shown]
         if any(limits):
@@ -44,6 +43,21 @@ def headers_of(answer: Answer) -> dict[str, str]:
         if decision is not None and decision.average:
             headers["x-p2l-average"] = "true"
     return headers
+
+
+def served_headers(charges: Sequence[Charge]) -> dict[str, str]:
+    """Return the headers that say who answered, as far as the providers do."""
+    headers = {}
+    if any(charge.served.model for charge in charges):
+        headers["x-p2l-served-model"] = _listed([charge.served.model for charge in charges])
+    if not all(charge.is_expected for charge in charges):
+        headers["x-p2l-unexpected-model"] = "true"
+    return headers
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as the text of a header, percent-encoded where none could carry them."""
+    return ",".join(name if name.isascii() and name.isprintable() else quote(name) for name in names)
 
 
 def _models_of(answer: Answer) -> list[str]:
@@ -153,6 +167,10 @@ def count(service: Service, answer: Answer, seconds: float) -> None:
     model = answer.shown[0].model if answer.shown else NOBODY
     metrics.requests.labels(model, str(answer.status)).inc()
     metrics.latency.labels(model).observe(seconds)
+    for charge in answer.shown:
+        if charge.served.model and charge.identity is not None:
+            label = charge.identity.label_of(charge.served)
+            metrics.served.labels(charge.model, label, "yes" if charge.is_expected else "no").inc()
     if answer.first_token is not None:
         metrics.first_token.labels(model).observe(answer.first_token)
     if answer.shown and (first := answer.attempts[0]) != model:  # the model that was chosen first did not answer
@@ -173,6 +191,10 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
         status=answer.status,
         seconds=seconds,
         model=",".join(_models_of(answer)) or None,
+        served_model=",".join(charge.served.model for charge in answer.shown) or None,
+        fingerprint=answer.shown[0].served.fingerprint if answer.shown else "",
+        tier=answer.shown[0].served.tier if answer.shown else "",
+        unexpected_model=not all(charge.is_expected for charge in answer.shown),
         tried=tuple(answer.attempts),
         faults=tuple(error.fault.value for part in answer.parts for error in part.faults),
         streamed=answer.request.stream,

@@ -29,8 +29,9 @@ from route.request.api_errors import ApiError, of_refusal
 from route.request.chat import ChatRequest
 from route.routing.candidates import NoModelError
 from route.routing.experiments import CURRENT, Chances, Policy, Trial, chances_of
+from route.send.asking import ask_whole
 from route.send.charges import ceiling_of
-from route.send.dispatch import Answer, Choice, UnseenAnswer, ask_whole, text_in
+from route.send.dispatch import Answer, Choice, UnseenAnswer, text_in
 
 _MOST_FILE_BYTES = 2**30
 _MOST_UNDER_WAY = 32

@@ -35,6 +35,14 @@ class RequestRecord:
     seconds: float
     model: str | None = None
     """Which answered, if any."""
+    served_model: str | None = None
+    """The same as the provider names it."""
+    fingerprint: str = ""
+    """Of the provider's system, where it says so."""
+    tier: str = ""
+    """The provider's service tier, where it says so."""
+    unexpected_model: bool = False
+    """Whether the provider names another model than it was asked for."""
     tried: tuple[str, ...] = ()
     """Every model that was asked, in order."""
     faults: tuple[str, ...] = ()

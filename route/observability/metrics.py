@@ -31,6 +31,8 @@ class RouterMetrics:
         self.errors = counter("errors", "Faults of models, those that were made up for included.", ["model", "fault"])
         text = "Answers that came in place of another model's, the first one asked."
         self.fallbacks = counter("fallbacks", text, ["model", "instead_of"])
+        text = "Answers by the model that the provider names, and whether that is the one asked for: yes or no."
+        self.served = counter("served", text, ["model", "served", "expected"])
         self.tokens = counter("tokens", "Tokens as the providers count them.", ["model", "kind"])
         self.cost = counter("cost", "Cost of the answers, in the unit of the configuration.", ["model"])
         self.spend = counter("spend", "The same by key.", ["key"])

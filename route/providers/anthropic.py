@@ -256,7 +256,7 @@ def completion_of(answer: JSON, *, clock: Callable[[], float] = time.time) -> JS
     message = completions.answer_message("".join(texts) if texts else None, thoughts, calls)
     finish = _FINISH.get(str(answer.get("stop_reason")), "stop")
     counts = of_messages(answer.get("usage") or {})
-    model, identifier = str(answer.get("model")), answer.get("id")
+    model, identifier = str(answer.get("model") or ""), answer.get("id")
     completion = completions.completion(model, message, finish, counts, identifier=identifier, clock=clock)
     completion["choices"][0] |= _stopped_by(answer)
     return completion

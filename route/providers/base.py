@@ -52,6 +52,8 @@ class Fault(enum.Enum):
     """The model does not exist (404) or lacks what the request needs: a capability, size or parameter."""
     CREDENTIALS = "credentials"
     """The account is refused: a wrong key, no credit left (401, 402, 403)."""
+    OTHER_MODEL = "other_model"
+    """Another model than the one that was asked for has answered."""
 
     @property
     def is_transient(self) -> bool:

@@ -69,6 +69,8 @@ class ProviderSpec:
     """Tokens of an answer where CoEval's configuration sets no limit and the protocol requires one."""
     top_logprobs: int = 20
     """Most alternatives of a token whose log-probabilities it returns; 0: it returns none."""
+    names_model: bool = True
+    """Whether its answers say which model gave them."""
     has_openai_models: bool = False
     """Whether names such as `o3` and `gpt-5` are OpenAI's reasoning models there, which refuse sampling parameters."""
 
@@ -243,6 +245,7 @@ _SPECS = (
         speed=(2.0, 70),
         max_tokens=1024,
         top_logprobs=0,
+        names_model=False,
     ),
     ProviderSpec(
         "vertex",

@@ -60,7 +60,7 @@ def completion_of(response: JSON, *, clock: Callable[[], float] = time.time) -> 
                 calls.append({"id": item.get("call_id"), "type": "function", "function": function})
     message = completions.answer_message("".join(texts) if texts else None, "".join(thoughts), calls)
     completion = completions.completion(
-        str(response.get("model")),
+        str(response.get("model") or ""),
         message,
         _finish_of(response, has_calls=bool(calls)),
         of_responses(response.get("usage") or {}),
@@ -108,6 +108,7 @@ class ResponsesStream(StreamTranslator):
             case "response.completed" | "response.incomplete":
                 self.finished = True
                 response = answer["response"]
+                self._frame |= _extras(response)
                 chunks = self._chunk({}, _finish_of(response, has_calls=self._calls > 0))
                 counts = of_responses(response.get("usage") or {})
                 return chunks + self._usage_chunk(counts)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p2l.common.long_texts import count_bytes
-from route.config import ModelConfig
+from route.config import ModelConfig, Price
 from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
@@ -21,6 +21,8 @@ from route.providers.usage import TokenCounts, read
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
 from route.request.native import limit_of
+from route.send.identity import Identity
+from route.send.served import Served
 
 # Tokens of an answer where neither request nor configuration limits it; every model accepts this limit.
 UNKNOWN_LONGEST = 4096
@@ -134,6 +136,10 @@ class Charge:
     """The limit of the answer where the router set one."""
     usage: TokenCounts = TokenCounts()  # noqa: RUF009 - immutable
     """What the provider counted last."""
+    identity: Identity | None = field(default=None, repr=False)
+    """Knows which names are those of the model that was asked for."""
+    served: Served = Served()  # noqa: RUF009 - immutable
+    """Who answers, as the provider says."""
     booked: float = 0.0
     choices: int = 1
     """Number of choices."""
@@ -173,8 +179,24 @@ class Charge:
         """Take over a whole answer."""
         self.choices = len(answer.get("choices") or [0])  # an answer without choices is one all the same
         self.take_usage(answer)
+        self.identify(answer)
         if self.usage.completion is None:
             self.count(answer.get("choices"))
+
+    def identify(self, answer: JSON) -> None:
+        """Note who answers, by a whole answer or a chunk."""
+        if spec_of(self.config.type).names_model:
+            self.served = self.served.joined(answer)
+
+    @property
+    def is_expected(self) -> bool:
+        """Return whether no other model than the one that was asked for seems to answer."""
+        return self.identity is None or self.identity.judge(self.served).is_expected
+
+    @property
+    def price(self) -> Price | None:
+        """Return the price of the model that answers, where it is known, else of the one that was asked."""
+        return self.config.price if self.identity is None else self.identity.judge(self.served).price
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
@@ -200,7 +222,7 @@ class Charge:
 
     def cost(self) -> float:
         """Return the cost from tokens and price where both are known, else the configured cost."""
-        price, usage = self.config.price, self.usage
+        price, usage = self.price, self.usage
         if self.config.reported_cost and usage.dollars is not None:
             return usage.dollars
         if price is None:
@@ -241,6 +263,12 @@ def _text_bytes(delta: Mapping[str, Any], depth: int = 0) -> int:
         elif depth < _DEEPEST_DELTA and isinstance(part, list):
             size += sum(_text_bytes(each, depth + 1) for each in part if isinstance(each, dict))
     return size
+
+
+def served_of(charges: Sequence[Charge]) -> JSON:
+    """Return the field of an answer, or of the first chunk of a stream, that says who answered; of two, of each."""
+    told = [charge.served.told(is_expected=charge.is_expected) if charge.served.model else None for charge in charges]
+    return {"router_served": told[0] if len(told) == 1 else told} if any(told) else {}
 
 
 def ceiling_of(key: KeyRecord, answers: int, dollars: float | None = None) -> float | None:

@@ -15,12 +15,12 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from p2l.common.errors import InputError
-from p2l.common.web import Deadline, time_limit
+from p2l.common.web import Deadline
 from route.config import RouterConfig
 from route.keep.ledger import KeyRecord, Ledger, Refusal
 from route.keep.reservations import NOTHING
@@ -32,7 +32,6 @@ from route.providers.base import (
     JSON,
     NATIVE,
     Fault,
-    NativeProvider,
     NativeRequest,
     NotSpokenError,
     ProviderError,
@@ -49,7 +48,8 @@ from route.routing.experiments import Trial
 from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.routing.router import Router
 from route.routing.spending import Allowance
-from route.send.charges import Bounds, Charge, limited, too_dear
+from route.send.asking import Opened
+from route.send.charges import Bounds, Charge, limited, served_of, too_dear
 from route.send.fleet import Deployment, Fleet, all_blocked
 
 
@@ -130,8 +130,10 @@ def text_in(answer: JSON) -> str | None:
 T = TypeVar("T")
 Call = Callable[[Deployment, "JSON | NativeRequest", Timeouts, Charge], Awaitable[T]]
 """Asks a provider."""
+Write = Callable[[Sequence[JSON]], Awaitable[None]]
+"""Sends chunks to the client, in one piece."""
 # Faults of answers that may have been made, and are charged by the provider.
-_UNSEEN = (Fault.TIMEOUT, Fault.MALFORMED)
+_UNSEEN = (Fault.TIMEOUT, Fault.MALFORMED, Fault.OTHER_MODEL)
 _NOT_THERE = 404
 _SHORT_PAUSE = 0.2  # seconds
 _LONGEST_PAUSE = 30.0  # seconds
@@ -259,7 +261,8 @@ class Dispatcher:
         """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
         async with contextlib.aclosing(opened.rest):
             try:
-                opened.head[0] = {**opened.head[0], **outputs_of(answer.choice.decision, answer.tried)}
+                added = outputs_of(answer.choice.decision, answer.tried) | served_of(answer.charges[-1:])
+                opened.head[0] = {**opened.head[0], **added}
                 # In one write: the role, sent by itself, would wake the client before the token that it waits for.
                 await write([mark_chunk(chunk, deployment.name) for chunk in opened.head if _count(answer, chunk)])
                 async for chunk in opened.rest:
@@ -289,6 +292,7 @@ class Dispatcher:
             raise of_refusal(reservation)
         choices = count_of(sizes.get("n")) or 1
         charge = Charge(deployment.name, deployment.config, request, reservation, choices=choices)
+        charge.identity = deployment.identity
         if bounds is not None:
             charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
         if charge.max_tokens is not None:
@@ -415,8 +419,10 @@ class Dispatcher:
         """Return where the model is asked once more before another one is, after a short pause; None: nowhere."""
         if deployment.name in answer.retried:
             return None
-        # Another account or place of the model may be well where this one is limited, refused, or does not know it.
-        if error.fault.is_transient or error.fault is Fault.CREDENTIALS or error.status == _NOT_THERE:
+        # Another account or place of the model may be well where this one is limited, refused, does not know the model
+        # or gives another.
+        is_its = error.fault in (Fault.CREDENTIALS, Fault.OTHER_MODEL) or error.status == _NOT_THERE
+        if is_its or error.fault.is_transient:
             other = self.fleet.targets[deployment.name].pick(stream=answer.request.stream, without=(deployment,))
             if other is not None:
                 answer.retried.add(deployment.name)
@@ -503,93 +509,16 @@ def may_have_cost(charge: Charge, error: ProviderError) -> bool:
     return charge.config.price is not None and error.fault in _UNSEEN
 
 
-async def ask_whole(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts, charge: Charge) -> JSON:
-    """Ask for a whole answer; see `Call`."""
-    provider = deployment.provider
-    if isinstance(request, NativeRequest):
-        answering = cast("NativeProvider", provider).answer_natively(request, timeouts)
-    else:
-        answering = provider.chat(request, timeouts)
-    if charge.config.price is None:
-        answer = await answering
-    else:
-        # The provider charges for an answer whether or not the client waits, so its counts are waited for.
-        charge.pending = asyncio.ensure_future(answering)
-        answer = await asyncio.shield(charge.pending)
-    deployment.breaker.succeeded()
-    charge.complete(answer)
-    charge.pending = None
-    return answer
-
-
-Write = Callable[[Sequence[JSON]], Awaitable[None]]
-"""Sends chunks to the client, in one piece."""
-_BARE_DELTA = {"role", "content", "refusal"}
-_BEFORE_CONTENT = {"message_start", "ping", "response.created", "response.queued", "response.in_progress"}
-"""Events of other protocols that say nothing of the answer."""
-
-
-@dataclass
-class Opened:
-    """A stream after its first token."""
-
-    head: list[JSON]
-    """All chunks so far."""
-    rest: AsyncGenerator[JSON, None]
-
-
-async def open_stream(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts, _: Charge) -> Opened:
-    """Ask for a stream and wait for its first token; see `Call`.
-
-    Signs of life that come before it, such as a role or a ping, do not put off its deadline.
-    """
-    late = ProviderError(Fault.TIMEOUT, f"no token in {timeouts.first_token:.3g} s")
-    with time_limit(min(timeouts.first_token, timeouts.total), late):
-        return await _opened(deployment, request, timeouts)
-
-
-async def _opened(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts) -> Opened:
-    provider = deployment.provider
-    if isinstance(request, NativeRequest):
-        pieces = cast("NativeProvider", provider).stream_natively(request, timeouts)
-    else:
-        pieces = provider.stream(request, timeouts)
-    chunks = cast("AsyncGenerator[JSON, None]", pieces)
-    head: list[JSON] = []
-    try:
-        async for chunk in chunks:
-            head.append(chunk)
-            if _has_content(chunk):
-                return Opened(head, chunks)
-    except BaseException:
-        await chunks.aclose()  # else its connection would stay until the generator is collected
-        raise
-    # An answer of no text that has ended properly, as some models give, is an answer.
-    if any(choice.get("finish_reason") for chunk in head for choice in chunk.get("choices") or []):
-        return Opened(head, chunks)
-    raise ProviderError(Fault.MALFORMED, "the stream ended before it began")
-
-
-def _has_content(chunk: JSON) -> bool:
-    """Return whether a chunk holds more than the role, which a provider may send before its first token."""
-    event = chunk.get(NATIVE)
-    if event is not None and event.content.get("type") not in _BEFORE_CONTENT:
-        return True
-    for choice in chunk.get("choices") or []:
-        delta = choice.get("delta") or {}
-        if choice.get("finish_reason") or delta.get("content") or delta.get("refusal"):
-            return True
-        if any(value for key, value in delta.items() if key not in _BARE_DELTA):
-            return True
-    return False
-
-
 def _count(answer: Answer, chunk: JSON) -> bool:
     """Count what a chunk brings; return whether the client gets it."""
     charge = answer.charges[-1]
     charge.count(chunk.get("choices"))
+    if not charge.served.model and chunk.get("model"):  # of a provider that says it late
+        charge.identify(chunk)
+        chunk |= served_of([charge])
     if chunk.get("usage") is not None:
         charge.take_usage(chunk)
+        charge.identify(chunk)
         # The router asks for the usage of every stream: a chunk of nothing else is for clients that asked for it too.
         return bool(chunk.get("choices")) or NATIVE in chunk or asks_for_usage(answer.request.body)
     return True

@@ -21,6 +21,7 @@ from route.keep.workers import Peers, SharedCounts
 from route.providers.accounts import account_for, make_provider
 from route.providers.base import Fault, Forwarding, NativeProvider, Provider, ProviderError
 from route.request.api_errors import ApiError
+from route.send.identity import Identity
 
 # Faults of the request: a model that finds them works.
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
@@ -30,6 +31,8 @@ _LONGEST_REST_SECONDS = 3600.0
 _MINUTE = 60.0
 # For which a measured latency counts; then a request goes there to measure anew.
 _FRESH_SECONDS = 60.0
+# Of a deployment that answered as another model.
+_LEFT_SECONDS = 3600.0
 # Weight of the newest latency in the mean.
 _SMOOTHING = 0.3
 
@@ -57,6 +60,8 @@ class Breaker:
     failures: int = 0
     """Number of failures in a row."""
     _opened_until: float | None = None
+    _left_until: float = 0.0
+    """Until when no success closes it."""
     _probing: bool = False
 
     @property
@@ -132,8 +137,13 @@ class Breaker:
         if self.tell is not None:
             self.tell(self.opens_in)
 
+    def leave(self) -> None:
+        """Open for an hour, whatever answers come of requests under way."""
+        self._left_until = self.clock() + _LEFT_SECONDS
+        self._open(_LEFT_SECONDS)
+
     def _close(self) -> None:
-        if self._opened_until is not None:
+        if self._opened_until is not None and self.clock() >= self._left_until:
             self._opened_until = None
             if self.tell is not None:
                 self.tell(0.0)
@@ -142,7 +152,7 @@ class Breaker:
         """Open for as long as another worker's breaker of this deployment has, or close with it."""
         if seconds > 0.0:
             self._opened_until = max(self._opened_until or 0.0, self.clock() + min(seconds, _LONGEST_REST_SECONDS))
-        elif not self._probing:  # a probe of this worker's own decides for itself
+        elif not self._probing and self.clock() >= self._left_until:  # a probe of this worker's own decides for itself
             self.failures = 0
             self._opened_until = None
 
@@ -170,6 +180,12 @@ class Deployment:
     """Configuration of the model, with the name that it has at this place."""
     provider: Provider
     breaker: Breaker
+    identity: Identity
+    """Which model answers there."""
+    is_left_if_other: bool = False
+    """Whether no more requests go there for an hour once another model has answered."""
+    is_refused_if_other: bool = False
+    """Whether such an answer is not passed on."""
     pass_fields: frozenset[str] = frozenset()
     """Names of the fields of requests that reach it beside the plain ones."""
     label: str = ""
@@ -441,6 +457,9 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
                     config=place,
                     provider=providers[same],
                     breaker=Breaker(config.breaker.failures, config.breaker.seconds),
+                    identity=Identity(name, label, place, config.model_configs),
+                    is_left_if_other=config.unexpected_model != "warn",
+                    is_refused_if_other=config.unexpected_model == "refuse",
                     pass_fields=listed,
                     label=label,
                     weight=limits.weight,
