@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from benchmarks.tables import share, table
 from coeval.analysis.fit import Fit, fit_table
-from coeval.analysis.judge_fit import ScoreTable
-from coeval.analysis.panel import effective_number
+from coeval.analysis.panel import ScoreTable, effective_number
 from coeval.analysis.statistics import holm, kendall
 from coeval.analysis.students import fitted_pairs
 

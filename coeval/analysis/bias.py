@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.judge_fit import about_means
+from coeval.analysis.panel import about_means
 from coeval.analysis.statistics import Floats, jackknife, pearson, share_limits
 from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, toned
 from coeval.analysis.units import LoadedRun

@@ -8,7 +8,7 @@ with the judge's severity c, sharpness l and noise sigma, the quality theta of t
 answer, and the logarithm x of the answer's length (a many-facet model with discrimination, on the scale of the
 scores). It is fitted in three steps, each of which needs sums over items alone:
 
-1. lambda, and 2. l and sigma: `coeval.analysis.judge_fit`. The second are refined here by EM, which holds for scores
+1. lambda, and 2. l and sigma: `coeval.analysis.panel`. The second are refined here by EM, which holds for scores
    that are missing by student too.
 3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2,
    or less where it errs as others do or where tastes outweigh noise (`coeval.analysis.panel`); its scores of its own
@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.judge_fit import (
+from coeval.analysis.panel import (
     LEAST_NOISE,
     PRIOR,
     JudgeFit,
@@ -37,6 +37,7 @@ from coeval.analysis.judge_fit import (
     fit_judges,
     length_worth,
     score_table,
+    verdict_table,
     weighed_panel,
 )
 from coeval.analysis.statistics import Floats
@@ -203,6 +204,12 @@ class Fit:
 def fit_run(loaded: LoadedRun) -> Fit | None:
     """Return the fit of a run; None where no score is there, or nothing connects its students."""
     return fit_table(score_table(loaded))
+
+
+@once
+def fit_verdicts(loaded: LoadedRun) -> Fit | None:
+    """Return the same fit of the run's verdicts on pairs; None where there are none, or they join no students."""
+    return fit_table(verdict_table(loaded)) if loaded.verdicts else None
 
 
 @once

@@ -28,9 +28,16 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.fit import Fit, fit_run
-from coeval.analysis.judge_fit import LEAST_NOISE, item_products, length_worth, loadings
-from coeval.analysis.panel import effective_number, error_correlation, shared_errors
+from coeval.analysis.fit import Fit, fit_run, fit_verdicts
+from coeval.analysis.panel import (
+    LEAST_NOISE,
+    effective_number,
+    error_correlation,
+    item_products,
+    length_worth,
+    loadings,
+    shared_errors,
+)
 from coeval.analysis.statistics import Floats, grouped, holm, jackknifed, t_limits, two_sided
 from coeval.analysis.tables import JudgeName, Shown, barred, toned
 from coeval.analysis.units import LoadedRun, once
@@ -110,14 +117,24 @@ class _Test:
 @once
 def judge_scales(loaded: LoadedRun) -> tuple[JudgeScale, ...]:
     """Return how each judge with scores uses the scale; empty where the run has no fit."""
-    fit = fit_run(loaded)
+    return _scales(loaded, fit_run(loaded), bias_tests(loaded))
+
+
+@once
+def verdict_scales(loaded: LoadedRun) -> tuple[JudgeScale, ...]:
+    """Return the same of each judge with verdicts on pairs, of which only that they follow no quality is a fault."""
+    fit = fit_verdicts(loaded)
+    return _scales(loaded, fit, () if fit is None else _corrected(loaded, [*_blunt(loaded, fit)]))
+
+
+def _scales(loaded: LoadedRun, fit: Fit | None, tests: tuple[BiasTest, ...]) -> tuple[JudgeScale, ...]:
     if fit is None:
         return ()
     judges, total = fit.judges, max(float(fit.judges.information.sum()), 1e-300)
     weight = judges.information / total
     typical = float((weight * judges.sharpness).sum())
     flags: dict[str, list[str]] = {name: [] for name in loaded.judges}
-    for row in bias_tests(loaded):
+    for row in tests:
         if row.flagged:
             flags[row.judge].append(row.bias)
     given = ~np.isnan(fit.table.scores)
@@ -147,8 +164,8 @@ def judge_scales(loaded: LoadedRun) -> tuple[JudgeScale, ...]:
 
 @once
 def panel_worth(loaded: LoadedRun) -> PanelWorth | None:
-    """Return what the panel of a run is worth; None without two judges who tell answers apart."""
-    fit = fit_run(loaded)
+    """Return what the panel of a run is worth, by scores or else by verdicts; None without two sharp judges."""
+    fit = fit_run(loaded) or fit_verdicts(loaded)
     if fit is None:
         return None
     judges = fit.judges
@@ -210,7 +227,11 @@ def bias_tests(loaded: LoadedRun) -> tuple[BiasTest, ...]:
     fit = fit_run(loaded)
     if fit is None or loaded.judges == ():
         return ()
-    tests = [*_preferences(loaded, fit), *_verbosity(fit), *_blunt(loaded, fit)]
+    return _corrected(loaded, [*_preferences(loaded, fit), *_verbosity(fit), *_blunt(loaded, fit)])
+
+
+def _corrected(loaded: LoadedRun, tests: list[_Test]) -> tuple[BiasTest, ...]:
+    """Return tests as rows, by judge, flagged by p-values that are corrected for their number."""
     corrected = holm([test.p_value for test in tests])
     rows = [
         BiasTest(
@@ -307,8 +328,9 @@ def _cell_sums(fit: Fit) -> tuple[Floats, Floats]:
     """Return sums of scores on the average item and their number, (G, J, S), by groups of clusters."""
     table, judges, solution = fit.table, fit.judges, fit.solution
     task = table.task
-    severity = solution.severity - np.nanmean(solution.severity, axis=0) if len(solution.severity) > 1 else 0.0
-    of_task = np.nan_to_num(severity)[task] if len(solution.severity) > 1 else 0.0
+    scored = np.isfinite(solution.severity)
+    usual = np.where(scored, solution.severity, 0.0).sum(axis=0) / np.maximum(scored.sum(axis=0), 1)
+    of_task = np.where(scored, solution.severity - usual, 0.0)[task]
     item = (solution.item - solution.item.mean())[table.item]
     adjusted = table.scores - table.length[:, None] * judges.excess - item[:, None] * judges.sharpness - of_task
     clusters = int(table.cluster.max(initial=-1)) + 1

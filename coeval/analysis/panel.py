@@ -1,7 +1,14 @@
-"""What a panel of judges is worth: errors that judges share, their tastes for students, and the weights that follow.
+"""Judges: how sharp they are, how noisy, what length is worth to them, which errors they share, and their tastes.
 
-The errors of the model at the head of `coeval.analysis.fit` need not be independent. On the scores about their means
-within items, a judge's error is
+Steps 1 and 2 of the fit of students, judges and items, whose model is at the head of `coeval.analysis.fit`:
+
+1. lambda. gamma_j, the slope of a judge's scores on length within student and item, is l_j beta + lambda_j, where beta
+   is what length is worth. Most judges are taken not to favour length for its own sake: beta is the median of
+   gamma_j / l_j, weighted by what judges can tell.
+2. l and sigma. Within an item two judges' scores covary by l_j l_k: the loadings of one factor (minres), which a judge
+   that says the same of all, or anything, does not have.
+
+Errors need not be independent. On the scores about their means within items, a judge's error is
 
     e_rj = delta_js + epsilon_rj,   delta ~ (0, T),   epsilon_r ~ (0, N)
 
@@ -16,17 +23,26 @@ n items, proportional to (T + N / n)^-1 l: where tastes dominate all judges coun
 
 The effective number of judges is that of independent ones whose mean has the variance of error of this panel's mean.
 
-Shapes: R answers, J judges, S students, G groups of clusters of items.
+Shapes: R answers, J judges, S students, D items, T tasks, C clusters, G groups of clusters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from coeval.analysis.statistics import Floats, Variance
+from coeval.analysis.statistics import Codes, Floats, Variance
+from coeval.analysis.units import LoadedRun, codes_of, factor_weights, once
 
+Mask = npt.NDArray[np.bool_]
+# Observations that say that judges are equally reliable: with one judge or two it cannot be told which is sharper.
+PRIOR = 5.0
+LEAST_NOISE = 0.05  # as a share of a judge's variance within items: none is so sure that the others do not count
+_MINRES_STEPS = 200
+_MAX_RELIABILITY = 0.98  # correlation with quality
+_PRODUCTS_IN_MEMORY = 2_000_000
 # Below this a surplus of correlation is not told from chance or from a factor that is not quite one.
 _LEAST_SHARED = 0.15
 _SHARED_ERRORS_FROM_CHANCE = 4.0  # standard errors of a correlation that a surplus has to exceed
@@ -34,6 +50,343 @@ _ROUNDS = 20
 _LEAST_EIGENVALUE = 0.02  # of correlations of errors: two judges are never one
 _MAX_SHARED = 0.98
 _TASTE_BELOW = 0.6  # probability that the estimated variance of tastes is above the true one
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Every judge's score of every answer, its mean over factors."""
+
+    student: Codes  # (R,)
+    item: Codes  # (R,), from 0 to D - 1
+    task: Codes  # (R,)
+    scores: Floats  # (R, J), NaN where there is none
+    own: Mask  # (R, J): the judge gave the answer itself
+    length: Floats  # (R,): logarithm of tokens, about its mean; all 0 where lengths are not known
+    cluster: Codes  # (D,): items of one prompt
+    items: Codes  # (D,): places of the items in the run
+    students: int
+    tasks: int
+
+    @property
+    def judges(self) -> int:
+        """Number of judges."""
+        return int(self.scores.shape[1])
+
+    def where(self, rows: Mask) -> ScoreTable:
+        """Return the answers that a mask chooses, items numbered anew."""
+        items, item = np.unique(self.item[rows], return_inverse=True)
+        return replace(
+            self,
+            **{name: getattr(self, name)[rows] for name in ("student", "task", "scores", "own", "length")},
+            item=item,
+            cluster=np.unique(self.cluster[items], return_inverse=True)[1],
+            items=self.items[items],
+        )
+
+
+@once
+def score_table(loaded: LoadedRun) -> ScoreTable:
+    """Return the scores of a run, without answers that no judge scored."""
+    pairs = loaded.pairs
+    responses, row = np.unique(pairs.response, return_inverse=True)
+    first = np.zeros(len(responses), dtype=np.int64)
+    first[row[::-1]] = np.arange(len(row))[::-1]
+    weights = factor_weights(loaded)[pairs.task, pairs.factor]
+    scores = np.full((len(responses), len(loaded.judges)), np.nan)
+    for judge in range(len(loaded.judges)):
+        given = ~np.isnan(pairs.scores[:, judge])
+        total = np.bincount(row[given], weights[given], minlength=len(responses))
+        sums = np.bincount(row[given], weights[given] * pairs.scores[given, judge], minlength=len(responses))
+        np.divide(sums, total, out=scores[:, judge], where=total > 0)
+    items, item = np.unique(pairs.datapoint[first], return_inverse=True)
+    student = pairs.student[first]
+    # log2 of tokens about its mean, 0 where they are not known.
+    tokens = loaded.tokens[responses]
+    is_known = np.isfinite(tokens) & (tokens > 0)
+    length = np.zeros(len(tokens))
+    if is_known.any():
+        logs = np.log2(np.where(is_known, tokens, 1.0))
+        length = np.where(is_known, logs - logs[is_known].mean(), 0.0)
+    return ScoreTable(
+        student=student,
+        item=item,
+        task=pairs.task[first],
+        scores=scores,
+        own=student[:, None] == loaded.student_codes("judge"),
+        length=length,
+        cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
+        items=items,
+        students=len(loaded.students),
+        tasks=len(loaded.tasks),
+    )
+
+
+# Judges: how sharp they are, how noisy, and what length is worth to them.
+
+
+# A verdict as the scores of two answers: 1 for the better, 0 for the other, half for each of a tie.
+_SCORES_OF_VERDICT = {"model_a": (1.0, 0.0), "model_b": (0.0, 1.0), "tie": (0.5, 0.5), "tie (bothbad)": (0.5, 0.5)}
+
+
+@once
+def verdict_table(loaded: LoadedRun) -> ScoreTable:
+    """Return the verdicts on pairs as scores: what was compared is an item of its own, with two answers."""
+    students, judges, points, tasks = map(codes_of, (loaded.students, loaded.judges, loaded.datapoints, loaded.tasks))
+    keys = sorted({verdict.key for verdict in loaded.verdicts})
+    places = codes_of(keys)
+    scores = np.full((2 * len(keys), len(judges)), np.nan)
+    task = np.zeros(len(keys), dtype=np.int64)
+    for verdict in loaded.verdicts:
+        place = places[verdict.key]
+        task[place] = tasks[verdict.task]
+        given = _SCORES_OF_VERDICT[verdict.winner]
+        if verdict.model_a != verdict.key[1]:  # a key has its students by name
+            given = given[::-1]
+        scores[2 * place : 2 * place + 2, judges[verdict.judge]] = given
+    student = np.array([students[name] for _, *pair in keys for name in pair], dtype=np.int64)
+    items = np.array([points[point] for point, *_ in keys], dtype=np.int64)
+    return ScoreTable(
+        student=student,
+        item=np.repeat(np.arange(len(keys)), 2),
+        task=np.repeat(task, 2),
+        scores=scores,
+        own=np.repeat(_judges_itself(student.reshape(-1, 2), loaded), 2, axis=0),
+        length=np.zeros(2 * len(keys)),
+        cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
+        items=items,
+        students=len(students),
+        tasks=len(tasks),
+    )
+
+
+def _judges_itself(pairs: Codes, loaded: LoadedRun) -> Mask:
+    """Return whether each judge is one of the two, (N, J), of pairs of students (N, 2)."""
+    mask: Mask = (pairs[:, :, None] == loaded.student_codes("judge")).any(axis=1)
+    return mask
+
+
+@dataclass(frozen=True)
+class Taste:
+    """How far judges' means of students lie from sharpness times quality, beyond the choice of items."""
+
+    variance: float  # of a judge's taste for a student, as a share of the variance of its scores within items
+    freedom: float  # degrees of freedom with which it is known; 0 where it is not
+
+
+NO_TASTE = Taste(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class JudgeFit:
+    """Estimates of judges, each (J,) unless another shape is given."""
+
+    sharpness: Floats  # l: score for one standard deviation of quality within items
+    noise: Floats  # sigma^2
+    reliability: Floats  # correlation of its scores with quality within items, in [0, 1]
+    slope: Floats  # gamma: score for a doubling of length, within student and item
+    slope_influence: Floats  # (C, J): what each cluster adds to it
+    beta: float  # quality of a doubling of length, by the median of judges
+    counting: Floats  # the noise that gives a judge its weight: sigma^2, until shared errors and tastes are known
+    shared: Floats  # (J, J): correlation of scores within items that is not quality
+    errors: Floats  # (J, J): correlation of errors
+    taste: Taste = NO_TASTE
+
+    @property
+    def information(self) -> Floats:
+        """Weight of one score on quality by what it adds to the panel, (J,)."""
+        safe = np.where(self.counting > 0, self.counting, 1.0)
+        return np.where(self.counting > 0, self.sharpness**2 / safe, 0.0)
+
+    @property
+    def evidence(self) -> Floats:
+        """Weight of a score in the estimate of quality, l / sigma^2 for errors that are independent."""
+        safe = np.where(self.counting > 0, self.counting, 1.0)
+        return np.where(self.counting > 0, self.sharpness / safe, 0.0)
+
+    @property
+    def sd(self) -> Floats:
+        """Standard deviation of a judge's scores within items, (J,)."""
+        return np.asarray(np.sqrt(self.sharpness**2 + self.noise))
+
+    @property
+    def excess(self) -> Floats:
+        """lambda: score for a doubling of length, beyond what that is worth."""
+        return self.slope - self.sharpness * self.beta
+
+
+@dataclass(frozen=True)
+class _Products:
+    """Products of judges' scores about their means within items, (D, J, J), with their expectation in variances."""
+
+    cross: Floats
+    count: Floats
+
+    def covariance(self) -> Floats:
+        """Return the covariances within items, (J, J), NaN where two judges share nothing."""
+        cross, count = self.cross.sum(axis=0), self.count.sum(axis=0)
+        return np.where(count > 1e-9, cross / np.where(count > 1e-9, count, 1.0), np.nan)
+
+
+def item_products(table: ScoreTable, scores: Floats, counts: Mask) -> _Products:
+    """Return the products of scores (R, J) that count, by item.
+
+    Judges who scored other answers of an item have other means there: the expectation of a product is the covariance
+    times n_jk (1 - 1/n_j - 1/n_k + n_jk / (n_j n_k)), for n_jk answers that both scored.
+    """
+    items, judges = len(table.items), scores.shape[1]
+    centred = np.zeros(scores.shape)
+    for judge in range(judges):
+        mine = counts[:, judge]
+        centred[mine, judge] = about_means(scores[mine, judge], table.item[mine], items)
+    order = np.argsort(table.item, kind="stable")
+    starts = np.searchsorted(table.item[order], np.arange(items))
+    cross, shared = np.zeros((items, judges, judges)), np.zeros((items, judges, judges))
+    step = max(1, _PRODUCTS_IN_MEMORY // max(1, judges**2) // max(1, len(order) // max(1, items)))
+    for first in range(0, items, step):
+        last = min(first + step, items)
+        rows = order[starts[first] : starts[last] if last < items else len(order)]
+        places = starts[first:last] - starts[first]
+        values, mask = centred[rows], counts[rows].astype(np.float64)
+        cross[first:last] = np.add.reduceat(values[:, :, None] * values[:, None, :], places)
+        shared[first:last] = np.add.reduceat(mask[:, :, None] * mask[:, None, :], places)
+    n = np.maximum(np.einsum("djj->dj", shared), 1.0)
+    n_j, n_k = n[:, :, None], n[:, None, :]
+    return _Products(cross, shared * (1.0 - 1.0 / n_j - 1.0 / n_k + shared / (n_j * n_k)))
+
+
+def about_means(values: Floats, groups: Codes, size: int) -> Floats:
+    """Subtract from values (N,) the mean of their group (N,)."""
+    counts = np.maximum(np.bincount(groups, minlength=size), 1)
+    rest: Floats = values - (np.bincount(groups, values, minlength=size) / counts)[groups]
+    return rest
+
+
+def _two_way(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int]) -> Floats:
+    """Return values (N,) less the effects of their items and students, by least squares."""
+    rest = about_means(values, item, sizes[0])
+    for _ in range(50):
+        before = rest
+        rest = about_means(about_means(rest, student, sizes[1]), item, sizes[0])
+        if np.abs(rest - before).max(initial=0.0) < 1e-10:
+            break
+    return rest
+
+
+def _length_slopes(table: ScoreTable, counts: Mask) -> tuple[Floats, Floats]:
+    """Return each judge's slope on length within student and item (J,), and what each cluster adds to it (C, J)."""
+    clusters = int(table.cluster.max(initial=-1)) + 1
+    slopes, influence = np.zeros(table.judges), np.zeros((clusters, table.judges))
+    sizes = (len(table.items), table.students)
+    for judge in range(table.judges):
+        rows = counts[:, judge]
+        item, student = table.item[rows], table.student[rows]
+        x = _two_way(table.length[rows], item, student, sizes)
+        square = float((x**2).sum())
+        if square < 1e-9 * max(1, len(x)):
+            continue
+        y = _two_way(table.scores[rows, judge], item, student, sizes)
+        slopes[judge] = float((x * y).sum()) / square
+        scores = x * (y - slopes[judge] * x) / square
+        influence[:, judge] = np.bincount(table.cluster[item], scores, minlength=clusters)
+    return slopes, influence
+
+
+def loadings(correlation: Floats, count: Floats) -> Floats:
+    """Return the correlation of each judge with the one quality that all see, (..., J), of matrices (..., J, J).
+
+    Minimises sum n_jk (rho_jk - r_j r_k)^2 over pairs, with a prior worth five observations that all are alike; a
+    judge who disagrees with the others has 0.
+    """
+    judges = correlation.shape[-1]
+    weight = np.where(np.isnan(correlation), 0.0, count) * (1.0 - np.eye(judges))
+    rho = np.where(weight > 0, correlation, 0.0)
+    total = weight.sum(axis=(-1, -2))
+    mean = (weight * rho).sum(axis=(-1, -2)) / np.where(total > 0, total, 1.0)
+    alike = np.sqrt(np.clip(np.where(total > 0, mean, 0.5), 0.01, _MAX_RELIABILITY**2))[..., None]
+    r: Floats = np.broadcast_to(alike, correlation.shape[:-1]).copy()
+    for _ in range(_MINRES_STEPS):
+        above = np.einsum("...jk,...k->...j", weight * rho, r) + PRIOR * alike
+        below = np.einsum("...jk,...k->...j", weight, r**2) + PRIOR
+        new = 0.5 * (r + np.clip(above / below, 0.0, _MAX_RELIABILITY))
+        done = np.abs(new - r).max(initial=0.0) < 1e-9
+        r = new
+        if done:
+            break
+    return r
+
+
+def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False) -> JudgeFit:
+    """Estimate the judges from the scores that count (steps 1 and 2), or from those about each judge's of a student."""
+    slope, influence = _length_slopes(table, counts)
+    rest = table.scores - table.length[:, None] * slope
+    if within_students:
+        sizes = (len(table.items), table.students)
+        for judge in range(table.judges):
+            rows = counts[:, judge]
+            rest[rows, judge] = _two_way(rest[rows, judge], table.item[rows], table.student[rows], sizes)
+    products = item_products(table, rest, counts)
+    covariance = products.covariance()
+    variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))
+    variance = np.where(variance < 1e-9, 0.0, variance)
+    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    scale = sd[:, None] * sd
+    with np.errstate(invalid="ignore", divide="ignore"):  # a judge that does not vary has no correlation
+        correlation = np.where(scale > 1e-9, np.clip(covariance / scale, -1.0, 1.0), np.nan)
+    count = products.count.sum(axis=0)
+    shared = shared_errors(correlation, count)
+    reliability = loadings(correlation - shared, count) * (variance > 0)
+    sharpness, noise = reliability * np.sqrt(variance), variance * np.maximum(1.0 - reliability**2, LEAST_NOISE)
+    judges = JudgeFit(
+        sharpness=sharpness,
+        noise=noise,
+        reliability=reliability,
+        slope=slope,
+        slope_influence=influence,
+        beta=0.0,
+        counting=noise,
+        shared=shared,
+        errors=error_correlation(shared, reliability),
+    )
+    return replace(judges, beta=length_worth(judges))
+
+
+def weighed_panel(judges: JudgeFit, means: Floats, sampling: Floats, items: float) -> JudgeFit:
+    """Return the judges, counting as their shared errors and tastes allow.
+
+    `means` (J, S) are mean scores of students on the average item, `sampling` their variances by the choice of items,
+    `items` the usual number of items behind one.
+    """
+    taste = estimated_taste(means, sampling, judges.sharpness, judges.sd)
+    weights = panel_weights(judges.sharpness, judges.noise, judges.sd, judges.errors, taste, items)
+    chosen = weights > 0
+    if not chosen.any():
+        return judges
+    noise = np.sqrt(judges.noise[chosen])
+    covariance = judges.errors[np.ix_(chosen, chosen)] * np.outer(noise, noise)
+    sharpness = judges.sharpness[chosen]
+    # All together tell as much of one answer as their scores do, whatever their tastes for students.
+    told = float(sharpness @ np.linalg.solve(covariance, sharpness))
+    weights = weights * told / float(weights @ judges.sharpness)
+    counting = np.where(chosen, judges.sharpness / np.where(chosen, weights, 1.0), 0.0)
+    return replace(judges, counting=counting, taste=taste)
+
+
+def length_worth(judges: JudgeFit, without: int = -1) -> float:
+    """Return beta by the median of judges, without one of them where that is given."""
+    weights = judges.information * (np.arange(len(judges.slope)) != without)
+    safe = np.where(judges.sharpness > 0, judges.sharpness, 1.0)
+    values = judges.slope / safe
+    # The weighted median, between two that share it: most judges are taken not to favour length for its own sake.
+    chosen = np.where(judges.sharpness > 0, weights, 0.0) > 0
+    if not chosen.any():
+        return 0.0
+    order = np.argsort(values[chosen], kind="stable")
+    values, weights = values[chosen][order], weights[chosen][order]
+    places = (np.cumsum(weights) - 0.5 * weights) / weights.sum()
+    return float(np.interp(0.5, places, values))
+
+
+# Errors and tastes in common.
 
 
 def shared_errors(correlation: Floats, count: Floats) -> Floats:
@@ -123,17 +476,6 @@ def with_taste(spread: Variance, taste: Floats, freedom: float) -> Variance:
         parts = spread.variance**2 / spread.freedom + (taste**2 / freedom if freedom else 0.0)
         free = np.where((taste > 0) & np.isfinite(total), total**2 / parts, spread.freedom)
     return spread._replace(variance=total, freedom=np.maximum(free, 1.0))
-
-
-@dataclass(frozen=True)
-class Taste:
-    """How far judges' means of students lie from sharpness times quality, beyond the choice of items."""
-
-    variance: float  # of a judge's taste for a student, as a share of the variance of its scores within items
-    freedom: float  # degrees of freedom with which it is known; 0 where it is not
-
-
-NO_TASTE = Taste(0.0, 0.0)
 
 
 def estimated_taste(means: Floats, sampling: Floats, sharpness: Floats, sd: Floats) -> Taste:

@@ -40,10 +40,13 @@ from coeval.analysis.statistics import (
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, StudentName, TaskName, barred, estimated, named
 from coeval.analysis.units import LoadedRun, Pairs, Report, Units, once, score_weights
 from coeval.analysis.variance import PairPower, VarianceRow, pair_power, variance_rows
+from coeval.analysis.votes import run_board, run_votes
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
+from p2l.leaderboard import to_score
 
 _MACRO = "mean of the tasks' means: no task counts more for having more factors"
 _FIT = "fitted with judges and items: what judges, by what they can tell, give it on the average item"
+_RATING = "the same as a leaderboard of the run's votes shows it: 400 more is ten wins to one"
 _CONTROLLED = "the score that it would have if its answers were as long as those of others"
 
 
@@ -56,6 +59,10 @@ class StudentRow:
     fit: Annotated[float | None, estimated("score", _FIT, "fit_")]  # None where nothing connects the students
     fit_lower: float | None
     fit_upper: float | None
+    # None where the votes of the run are not those of this fit alone.
+    rating: Annotated[float | None, estimated("rating", _RATING, "rating_", digits=0, bar=False)]
+    rating_lower: float | None
+    rating_upper: float | None
     length_controlled: Annotated[
         float | None, estimated("at equal length", _CONTROLLED, "length_controlled_", bar=False)
     ]
@@ -231,6 +238,7 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     without_self = weighted_means(loaded, others, others.student, size)
     macro = _macro(loaded, weights)  # in which a task with more factors or judges does not count for more
     fitted, controlled = _fitted_scores(fit_run(loaded), size)
+    ratings = _ratings(loaded, fitted)
     order = ranked(loaded, overall)
     # The fit compares like with like where scores are missing; where nothing connects the students there is the mean.
     if np.isfinite(fitted[0][order]).all():
@@ -245,6 +253,7 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
                 rank=rank,
                 student=loaded.students[code],
                 **with_limits("fit", (values[code] for values in fitted)),
+                **with_limits("rating", (values[code] for values in ratings)),
                 **with_limits("length_controlled", (values[code] for values in controlled)),
                 length_rank=by_length.index(code) + 1 if code in by_length else None,
                 mean=mean,
@@ -278,6 +287,21 @@ def _fitted_scores(fit: Fit | None, size: int) -> tuple[_Scores, _Scores]:
         is_there = np.isfinite(score)
         estimates.append(tuple(np.where(is_there, values, np.nan) for values in (spread.mean, lower, upper)))
     return estimates[0], estimates[1]  # type: ignore[return-value]
+
+
+def _ratings(loaded: LoadedRun, fitted: _Scores) -> _Scores:
+    """Return fitted scores and their limits as the leaderboard of votes that follow the fit has them; else NaN."""
+    board = run_board(loaded)
+    if board is None or not run_votes(loaded).follows_fit:
+        return (np.full(len(loaded.students), np.nan),) * 3
+    met = np.array([loaded.students.index(name) for name in board.models])
+    ratings = to_score(board.coefs)
+    around, apart = fitted[0][met].mean(), np.ptp(fitted[0][met])
+    slope = np.ptp(ratings) / apart if apart > 0 else 0.0
+    columns = [np.full(len(loaded.students), np.nan) for _ in fitted]
+    for column, scores in zip(columns, fitted, strict=True):
+        column[met] = ratings.mean() + slope * (scores[met] - around)
+    return columns[0], columns[1], columns[2]
 
 
 def task_rows(loaded: LoadedRun) -> tuple[_TaskFit, ...]:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.fit import Fit, fit_run
-from coeval.analysis.judge_fit import item_products
+from coeval.analysis.panel import item_products
 from coeval.analysis.statistics import Floats, Summaries, jackknife_sums, with_limits
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred, estimated
 from coeval.analysis.units import DEFAULTS, LoadedRun, Pairs, Report, RobustSettings, once

@@ -18,7 +18,7 @@ from coeval.storage.run import Run
 # Preferences of one judge, or of all together, between two answers to one prompt.
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
-_MAJORITY = "majority"  # the judge of a preference that sums up those of several judges
+MAJORITY = "majority"  # the judge of a preference that sums up those of several judges
 _OTHER = {"model_a": "model_b", "model_b": "model_a"}
 
 
@@ -86,7 +86,7 @@ def majority(preferences: Iterable[Preference]) -> list[Preference]:
                 first,
                 winner=winner if not others or weight > others[0][1] + 1e-9 else "tie",
                 weight=1.0,
-                judge=_MAJORITY,
+                judge=MAJORITY,
                 margin=round(sum(margins) / len(margins), 4) if margins else None,
                 order_consistent=None,
                 at=max(vote.at for vote in group),

@@ -88,7 +88,8 @@ def _add_selection(flags: Parser) -> None:
 
 def _gather(arguments: Namespace) -> PreferenceSet:
     """Gather the preferences; print to stderr which records were unusable, and how many are self-judged."""
-    from coeval.pairs.preferences import PreferenceFilter, Rule, gather
+    from coeval.analysis.votes import Rule
+    from coeval.pairs.preferences import PreferenceFilter, gather
     from coeval.storage.run import Run
 
     rule = Rule(
@@ -114,8 +115,8 @@ def _gather(arguments: Namespace) -> PreferenceSet:
         print(f"{count} self-judged preferences left out; --keep-self-judged keeps them", file=sys.stderr)
     for judge, why in preferences.flagged.items():
         print(f"votes of {judge} left out ({why}); --keep-flagged keeps them", file=sys.stderr)
-    if preferences.note:
-        print(preferences.note, file=sys.stderr)
+    for note in preferences.notes:
+        print(note, file=sys.stderr)
     return preferences
 
 
@@ -129,8 +130,8 @@ def _say_disagreement(preferences: PreferenceSet) -> None:
     first = board.models[int(board.coefs.argmax())]
     if first != preferences.first:
         print(
-            f"these votes put {first} first, the report on students {preferences.first}: "
-            "its fit weighs by how much better an answer is, votes know that it is better alone",
+            f"these votes put {first} first, the report on students {preferences.first}: in the report it counts by "
+            "how much an answer is better, in votes that it is better",
             file=sys.stderr,
         )
 
@@ -161,6 +162,7 @@ def preferences_main(argv: Sequence[str] | None = None) -> int:
     print(f"{arguments.out}: {counts},\n{len(votes.models)} models: {', '.join(votes.models)}")
     ending = "" if arguments.format == "hf" else f".{arguments.format}"
     train, validation = (arguments.out / f"{part}{ending}" for part in ("train", "val"))
+    print(f"rank by them: p2l leaderboard --weighted --votes {arguments.out}")
     print(f"train on them: p2l train --votes {train}" + (f" --val {validation}" if validation.exists() else ""))
     return 0
 
@@ -241,8 +243,8 @@ def leaderboard_parser() -> ArgumentParser:
     flags.add_argument(
         "--likelihood",
         choices=("bt", "bt-tie", "rk", "grk"),
-        default="rk",
-        help="of outcomes: Bradley-Terry without or with ties, Rao-Kupper, grounded Rao-Kupper (both bad)",
+        help="of outcomes: Bradley-Terry without or with ties, Rao-Kupper, grounded Rao-Kupper (both bad); "
+        "by default the first of bt, rk and grk that has all outcomes there are",
     )
     flags.add_argument("--replicates", type=positive, default=200, metavar="N", help="of the bootstrap; 2 or more")
     flags.add_argument(
@@ -259,7 +261,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     """Fit the leaderboards; 1 where the folder holds no run, or the run no preferences."""
     arguments = leaderboard_parser().parse_args(argv)
     from coeval.analysis.tables import plain
-    from coeval.pairs.board import BoardOptions, boards, rows_of
+    from coeval.pairs.board import OVERALL, BoardOptions, Slice, boards, rows_of
     from coeval.reports.texts import boards_text
     from coeval.storage.records import write_json
     from p2l.common.files import atomic_path
@@ -267,10 +269,11 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     preferences = _gather(arguments)
     options = BoardOptions(arguments.likelihood, replicates=arguments.replicates, seed=arguments.seed)
     tables = boards(preferences.preferences, options, preferences.attributes, preferences.clusters)
+    _say_disagreement(preferences)
     every = [row for part, table in tables.items() for row in rows_of(part, table)]
     rows = [row for row in every if not row["attribute"]]
     report = {
-        "likelihood": arguments.likelihood,
+        "likelihood": tables[Slice(OVERALL)].likelihood,
         "preferences": len(preferences.preferences),
         "self_judged": preferences.self_judged,
         "skipped": plain(preferences.skipped),

@@ -14,14 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
+from coeval.analysis.judge_tests import PanelWorth, panel_worth
 from coeval.analysis.statistics import Codes
+from coeval.analysis.students import student_rows
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
 from coeval.analysis.units import LoadedRun, Report
 from coeval.analysis.verdicts import Preference
+from coeval.analysis.votes import Votes, coded, leaderboard_of, run_votes
 from coeval.errors import RunInputError
-from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, coded, judge_trust, votes_of, why_none
+from coeval.pairs.preferences import PreferenceFilter, why_none
 from p2l.common.errors import InputError
-from p2l.leaderboard import Leaderboard, fit, to_score
+from p2l.leaderboard import Leaderboard, to_score
 from p2l.metrics import leaderboard_metrics
 from p2l.metrics.leaderboards import Standing
 
@@ -52,7 +55,9 @@ class PairsReport(Report):
     native: int  # preferences that judges stated, having seen both answers
     derived: int  # preferences that follow from the scores of both
     self_judged: int  # left out
-    flagged: Mapping[str, str]  # judge with a bias or fault whose preferences, derived from scores, are left out -> why
+    flagged: Mapping[str, str]  # judge with a bias or fault whose preferences are left out -> why
+    follows_fit: bool  # whether the overall leaderboard is that of the fit of scores
+    panel: PanelWorth | None
     why_none: str  # empty where there are rows
     rows: tuple[PairBoardRow, ...]
     flips: tuple[FlipRow, ...]
@@ -72,7 +77,8 @@ class Slice(NamedTuple):
 class BoardOptions:
     """How leaderboards are fitted."""
 
-    likelihood: str = "rk"  # `bt` drops ties; `rk` has them; `grk` tells ties of good from ties of bad answers
+    # `bt` drops ties, `rk` has them, `grk` tells ties of good from ties of bad answers; None: by the outcomes there are
+    likelihood: str | None = None
     intervals: str | None = "bootstrap"
     replicates: int = 200
     level: float = 0.95
@@ -110,6 +116,7 @@ def fitted(
     at all, or there are fewer than two models.
     """
     leaderboards = {Slice(OVERALL): _board(votes, models, options, clusters)}
+    options = replace(options, likelihood=leaderboards[Slice(OVERALL)].likelihood)
     parts: dict[Slice, list[npt.NDArray[Any]]] = {}
     order = np.argsort(votes.datapoint, kind="stable")
     points, starts = np.unique(votes.datapoint[order], return_index=True)
@@ -127,15 +134,10 @@ def fitted(
 
 def _board(votes: Votes, models: Sequence[str], options: BoardOptions, clusters: Codes | None) -> Leaderboard:
     """Fit one leaderboard of the models that were compared in a slice."""
-    compared_models, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
-    model_a, model_b = places.reshape(2, -1)
-    return fit(
-        model_a,
-        model_b,
-        votes.winner,
-        models=[models[code] for code in compared_models.tolist()],
+    return leaderboard_of(
+        votes,
+        models,
         likelihood=options.likelihood,
-        weights=votes.weight,
         # All preferences on one item, or on near duplicates, are drawn together, since they are not independent.
         clusters=votes.datapoint if clusters is None else clusters[votes.datapoint],
         intervals=options.intervals,
@@ -200,27 +202,29 @@ _OPTIONS = BoardOptions(intervals="sandwich")
 
 def pairs_report(loaded: LoadedRun) -> PairsReport:
     """Fit leaderboards to verdicts on pairs, and to scores in tasks without them; empty with the reason if none."""
-    votes, is_native = votes_of(loaded, Rule())
-    judge = loaded.student_codes("judge")[votes.judge]
-    own = (judge == votes.model_a) | (judge == votes.model_b)
-    fair = ~own & (votes.weight > 0)
-    native, derived = (int((fair & kind).sum()) for kind in (is_native, ~is_native))
+    counted = run_votes(loaded)
     tables: dict[Slice, Leaderboard] = {}
-    why = "" if fair.any() else why_none(PreferenceFilter(), len(votes), loaded.skipped)
+    why = "" if len(counted.votes) else why_none(PreferenceFilter(), counted.total, loaded.skipped)
     try:
-        if fair.any():
-            votes = votes.where(fair)
-            tables = fitted(votes, loaded.tasks, loaded.attributes, loaded.students, _OPTIONS, loaded.clusters)
+        if len(counted.votes):
+            tables = fitted(counted.votes, loaded.tasks, loaded.attributes, loaded.students, _OPTIONS, loaded.clusters)
     except InputError as error:
         why = str(error)
     rows = [row for part, table in tables.items() for row in rows_of(part, table)]
+    if counted.follows_fit:  # whose intervals are over items and judges
+        fitted_rows = {row.student: row for row in student_rows(loaded)}
+        for row in rows:
+            if row["task"] == OVERALL:
+                row |= {end: getattr(fitted_rows[row["model"]], f"rating_{end}") for end in ("lower", "upper")}
     return PairsReport(
         header=loaded.header,
-        likelihood=_OPTIONS.likelihood,
-        native=native,
-        derived=derived,
-        self_judged=int(own.sum()) if fair.any() else 0,
-        flagged=judge_trust(loaded).left_out if derived else {},
+        likelihood=tables[Slice(OVERALL)].likelihood if tables else "",
+        native=counted.native,
+        derived=counted.derived,
+        self_judged=counted.self_judged,
+        flagged=counted.left_out,
+        follows_fit=counted.follows_fit,
+        panel=panel_worth(loaded),
         why_none=why,
         rows=tuple(PairBoardRow(student=row.pop("model"), **row) for row in rows),
         flips=flip_rows(loaded.verdicts),

@@ -138,10 +138,11 @@ def _row(
         "category_tag": {"task": {task: task == vote.task for task in tasks}},
         "weight": vote.weight,
         "judge": vote.judge,
+        "source": vote.judge,  # where people's votes are beside these, training fits what each judge leans to
         "task": vote.task,
         "teacher": vote.teacher,
         "datapoint_id": vote.datapoint,
-        "source": vote.source,
+        "kind": vote.source,
         "margin": vote.margin,
         "order_consistent": vote.order_consistent,
     }

@@ -114,6 +114,7 @@ def pairs(report: PairsReport) -> list[str]:
         return []
     text = f"{best.student} is preferred most: it wins {best.win_rate:.0%} against the others"
     sentences = [f"{text}, with a score of {estimate_text(best.score, best.lower, best.upper, 0)}."]
+    sentences += panel_sentences(report.panel)
     seen, flips = sum(row.pairs for row in report.flips), sum(row.flips for row in report.flips)
     if seen:
         sentences.append(f"{flips / seen:.0%} of {seen:,} verdicts flip when the order of the answers is turned.")

@@ -159,8 +159,9 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
             ("from scores", f"{report.derived:,}"),
             ("self-judged, left out", f"{report.self_judged:,}"),
             ("judges left out", ", ".join(f"{judge} ({why})" for judge, why in report.flagged.items()) or "none"),
-            ("model", get(report.likelihood).title),
+            *([("model", get(report.likelihood).title)] if report.likelihood else []),
         ],
+        "follows_fit": report.follows_fit,
         "why_none": report.why_none,
         "flips": _flips_table(report.flips, header),
     }

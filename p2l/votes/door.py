@@ -45,6 +45,8 @@ _JUDGED_MARKS = frozenset({"judge", "response_a", "conversation_a"})  # of table
 _LISTED_LABELS = 3
 _CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
 
+_BESIDE_VOTES = ("model_list.json", "export.json")  # what an export of CoEval's has beside its parts
+
 
 def open_votes_source(
     source: Any,
@@ -113,7 +115,8 @@ def _of_folder(path: Path, kind: str | None) -> Source:
     chosen = kind_of(sample, kind)
     if chosen is not None:
         return _translated(chosen, sample)
-    parts = [name for name in files if not name.lower().endswith((".md", ".txt", ".log", ".yaml", ".yml", ".toml"))]
+    about = (".md", ".txt", ".log", ".yaml", ".yml", ".toml")
+    parts = [name for name in files if not name.lower().endswith(about) and name not in _BESIDE_VOTES]
     if not parts:
         raise VoteError(f"{path}: holds no file of votes or scores")
     return together([open_votes_source(path / name) for name in parts], str(path))

@@ -23,8 +23,8 @@ from benchmarks.coeval_planted import (
     write,
 )
 from coeval.analysis.fit import fit_table
-from coeval.analysis.judge_fit import ScoreTable
 from coeval.analysis.judge_tests import bias_tests, judge_scales
+from coeval.analysis.panel import ScoreTable
 from coeval.analysis.statistics import cluster_variance, difference_limits, jackknife, kendall, score_limits, t_limits
 from coeval.analysis.students import mean_difference, student_rows
 from coeval.analysis.teachers import teacher_rows

@@ -11,8 +11,9 @@ import pytest
 from coeval.analysis.agreement import judge_pairs, reliability
 from coeval.analysis.students import student_cells, student_rows
 from coeval.analysis.units import load_run
+from coeval.analysis.votes import Rule
 from coeval.mock.server import MockServer
-from coeval.pairs.preferences import PreferenceFilter, Rule, gather
+from coeval.pairs.preferences import PreferenceFilter, gather
 from coeval.storage.run import Run
 from tests.coeval.batch.batch_helpers import batched
 from tests.coeval.batch.batch_helpers import config as batch_config

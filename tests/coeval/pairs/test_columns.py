@@ -7,8 +7,9 @@ import pytest
 
 from coeval.analysis.units import load_run
 from coeval.analysis.verdicts import WINNERS
+from coeval.analysis.votes import Rule, votes_of
 from coeval.pairs.board import BoardOptions, boards, pairs_report, rows_of
-from coeval.pairs.preferences import PreferenceFilter, Rule, gather, votes_of
+from coeval.pairs.preferences import PreferenceFilter, gather
 from tests.coeval.reports.helpers import write_run
 
 RULES = {"plain": Rule(), "weighted": Rule(margin=0.0, bad=0.5, weights={"accuracy": 3.0, "clarity": 0.0})}

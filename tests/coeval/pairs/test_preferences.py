@@ -15,13 +15,15 @@ from benchmarks.coeval_planted import arena, write
 from coeval.analysis.students import student_rows
 from coeval.analysis.units import load_run
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
+from coeval.analysis.votes import Rule, outcome
 from coeval.commands import export as export_preferences
 from coeval.commands import export as pairs_leaderboard
 from coeval.errors import RunInputError
 from coeval.pairs.board import OVERALL, BoardOptions, Slice, boards, compared, pairs_report, rows_of
 from coeval.pairs.export import Format, export
-from coeval.pairs.preferences import PreferenceFilter, Rule, derived, gather, outcome
+from coeval.pairs.preferences import PreferenceFilter, derived, gather
 from coeval.storage.run import Run
+from p2l.commands import leaderboard
 from p2l.votes import open_votes
 from tests.coeval.analysis.runs import both, write_lines, write_run
 from tests.coeval.helpers import STATIC_TASK, coeval, model, run_of, write_config
@@ -271,16 +273,53 @@ def test_votes_carry_the_weights_of_the_report_and_leave_flagged_judges_out(tmp_
     loaded = write(tmp_path / "run", arena(1, 0.65))
     gathered = gather(Run(tmp_path / "run"), PreferenceFilter())
     assert {"random", "constant", "selfish", "verbose"} == {*gathered.flagged}
-    weights = {vote.judge: vote.weight for vote in gathered.preferences}
-    assert {*weights} == {"honest-1", "honest-2"}
-    assert weights["honest-1"] > weights["honest-2"]  # it is the sharper one
-    assert sum(weights.values()) == pytest.approx(2.0)
-    report = [row.student for row in student_rows(loaded)]
-    board = boards(gathered.preferences, BoardOptions(intervals=None))[Slice(OVERALL)]
-    ranking = [board.models[place] for place in np.argsort(-board.coefs)]
-    assert ranking[0] == report[0] == gathered.first
-    page = pairs_report(loaded)
-    assert next(row.student for row in page.rows if row.task == OVERALL and not row.attribute) == report[0]
+    assert {vote.judge for vote in gathered.preferences} == {"honest-1", "honest-2"}
+    judged = ("honest-1", "honest-2")
+    sharper, blunter = (
+        np.mean([vote.weight for vote in gathered.preferences if vote.judge == name]) for name in judged
+    )
+    assert sharper > blunter
     kept = gather(Run(tmp_path / "run"), PreferenceFilter(keep_flagged=True))
     assert {*kept.flagged} == set()
     assert {vote.judge for vote in kept.preferences} == {*loaded.judges}
+
+
+@pytest.mark.parametrize("high", [0.65, 0.82])
+def test_three_places_name_one_winner_with_one_number(
+    high: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = write(tmp_path / "run", arena(0, high))
+    report = student_rows(loaded)
+    overall = [row for row in pairs_report(loaded).rows if row.task == OVERALL and not row.attribute]
+    assert [row.student for row in overall] == [row.student for row in report]
+    assert [row.score for row in overall] == pytest.approx([row.rating for row in report], abs=0.1)
+    # The distances are those of the fit.
+    fit, rating = (np.array([getattr(row, name) for row in report]) for name in ("fit", "rating"))
+    assert np.corrcoef(fit, rating)[0, 1] > 0.99999
+    flags = ["--run", tmp_path / "run", "--out", tmp_path / "votes"]
+    assert export_preferences.preferences_main([str(flag) for flag in flags]) == 0
+    assert "report on students" not in capsys.readouterr().err
+    result = tmp_path / "board.json"
+    rank = ["--weighted", "--votes", tmp_path / "votes", "--output", result]
+    leaderboard.main([str(flag) for flag in rank])
+    (board,) = json.loads(result.read_text())
+    assert [row["model"] for row in board["models"]] == [row.student for row in report]
+    assert [row["score"] for row in board["models"]] == pytest.approx(rating, abs=0.1)
+
+
+def test_votes_that_cannot_say_what_the_report_says_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # b is somewhat better mostly, a much better at times: a leads by the mean of scores, b by pairs won.
+    scores = {}
+    for number in range(1, 41):
+        good, bad = ("High", "Low") if number <= 16 else ("Medium", "High")
+        for judge in ("j", "k"):
+            scores[f"t/o/{number}", "a", judge] = both(good)
+            scores[f"t/o/{number}", "b", judge] = both(bad)
+    run = Run(write_run(tmp_path / "run", scores))
+    report = student_rows(load_run(run.folder))
+    assert (report[0].student, report[0].rating) == ("a", None)
+    flags = ["--run", run.folder, "--out", tmp_path / "votes"]
+    assert export_preferences.preferences_main([str(flag) for flag in flags]) == 0
+    assert "these votes put b first, the report on students a" in capsys.readouterr().err

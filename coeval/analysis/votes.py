@@ -1,0 +1,304 @@
+"""The votes of a run: verdicts on pairs, and what scores say of two answers, weighed as the fit weighs them.
+
+A judge's votes count by its weight in the fit of students, judges and items (`coeval.analysis.fit`), or, where they are
+verdicts on pairs, in the same fit of these. Judges with a bias or fault are left out.
+
+Votes derived from scores are weighed besides so that a leaderboard of them is that of the fit: a vote that b lost to a
+counts exp((t_a - t_b) / 2) times as much, with a number t for each student that is moved until the coefficients differ
+from each other as the fitted scores do (in the proportion in which they did before). This makes good what votes lose:
+by how much an answer is better, and whose answers a judge could not vote on, being one of the two.
+
+Shapes: N votes or comparisons; M students; G groups of scores by one judge on one item, A answers in a group at most,
+F factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.fit import fit_run
+from coeval.analysis.judge_tests import judge_scales, verdict_scales
+from coeval.analysis.statistics import Codes, Floats
+from coeval.analysis.units import ArrayTable, LoadedRun, codes_of, column, factor_weights, once, places_within
+from coeval.analysis.verdicts import WINNERS, Preference
+from p2l.common.errors import InputError
+from p2l.leaderboard import Leaderboard, fit
+
+MARGIN, BAD = 0.1, 0.25
+ROUNDING = 1e-9  # of sums of scores
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How scores become preferences."""
+
+    margin: float = MARGIN  # by how much the better has to be ahead
+    bad: float = BAD  # two that tie with no more than this are both bad
+    weights: Mapping[str, float] = field(default_factory=dict)  # factor -> weight; others have that of the rubric
+    kind: str = "model"  # of the judges that count: models, `metric` or `label` judges
+    seed: int = 0  # of the sides
+
+
+def outcome(score_a: npt.ArrayLike, score_b: npt.ArrayLike, rule: Rule) -> Codes:
+    """Return the winners, as positions in WINNERS, by scores in [0, 1]."""
+    ahead = np.subtract(score_a, score_b)
+    tie = np.where(np.maximum(score_a, score_b) <= rule.bad + ROUNDING, 3, 2)
+    return np.where(np.abs(ahead) <= rule.margin + ROUNDING, tie, np.where(ahead > 0, 0, 1))
+
+
+@dataclass(frozen=True)
+class Comparisons(ArrayTable):
+    """Two answers to one item that one judge scored, (N,)."""
+
+    a: Codes  # a unit of the first answer, which has its student, item and judge
+    b: Codes
+    score_a: Floats
+    score_b: Floats
+
+
+def comparisons(loaded: LoadedRun, rule: Rule, without: Codes) -> Comparisons:
+    """Return every two answers by different students, but those of the tasks `without`."""
+    units, judges = loaded.units, max(len(loaded.judges), 1)
+    rows = np.flatnonzero(counted_units(loaded, rule) & ~np.isin(units.task, without))
+    units = units.where(rows)
+    keys, first, answer = np.unique(units.response * judges + units.judge, return_index=True, return_inverse=True)
+    scores = np.full((len(keys), len(loaded.factors)), np.nan)
+    scores[answer, units.factor] = units.norm
+    groups, group = np.unique(units.datapoint[first] * judges + units.judge[first], return_inverse=True)
+    place = places_within(group)
+    answers = np.full((len(groups), int(place.max(initial=-1)) + 1), -1)
+    answers[group, place] = np.arange(len(keys))
+    a, b = (answers[:, places].ravel() for places in np.triu_indices(answers.shape[1], 1))
+    student = units.student[first]
+    differ = (b >= 0) & (student[a] != student[b])  # a group is filled from its first place on, so `a` is there too
+    a, b = a[differ], b[differ]
+    weights = factor_weights(loaded).copy()  # by task and factor; those of the rule stand in for the rubric's
+    for factor in rule.weights.keys() & {*loaded.factors}:
+        weights[:, loaded.factors.index(factor)] = rule.weights[factor]
+    shared = ~np.isnan(scores[a] + scores[b]) * weights[units.task[first[a]]]
+    total = shared.sum(axis=1)
+    sums = (np.where(shared > 0, scores[side] * shared, 0.0).sum(axis=1) for side in (a, b))
+    counts = total > 0
+    score_a, score_b = (part[counts] / total[counts] for part in sums)
+    return Comparisons(rows[first[a[counts]]], rows[first[b[counts]]], score_a, score_b)
+
+
+def counted_units(loaded: LoadedRun, rule: Rule) -> npt.NDArray[np.bool_]:
+    """Return whether each unit counts by the kind of its judge, (U,)."""
+    return np.array([kind == rule.kind for kind in loaded.kinds], dtype=bool)[loaded.units.judge]
+
+
+# How far each judge's votes count.
+
+_LEAST_WEIGHT = 1e-3  # of the panel, below which a judge's votes say nothing
+
+
+@dataclass(frozen=True)
+class JudgeTrust:
+    """What is made of the judges of a run."""
+
+    # Judge -> weight of its votes, 1 on average over those that count; judges that the fit does not know are missing.
+    weights: Mapping[str, float]
+    left_out: Mapping[str, str]  # judge -> why its votes are left out
+    note: str = ""  # where all are flagged, and so none is left out
+
+    def weight(self, judge: str) -> float:
+        """Return the weight of a judge's votes; 1 where nothing is known of it, 0 where they are left out."""
+        return 0.0 if judge in self.left_out else self.weights.get(judge, 1.0)
+
+
+def judge_trust(loaded: LoadedRun, *, native: bool = False, keep_flagged: bool = False) -> JudgeTrust:
+    """Return how far the votes of each judge count, from its scores or (`native`) its verdicts on pairs.
+
+    With `keep_flagged` none is left out for a bias.
+    """
+    scales = verdict_scales(loaded) if native else judge_scales(loaded)
+    faults = {row.judge: row.flags for row in scales if row.flags}
+    blind = {row.judge: "no weight in the fit" for row in scales if row.weight < _LEAST_WEIGHT and not row.flags}
+    if native and blind:  # few verdicts, or verdicts that never vary, tell nothing of judges
+        scales, blind = tuple(replace(row, weight=1.0) for row in scales), {}
+    left_out = {} if keep_flagged else {**blind, **faults}
+    note = ""
+    if scales and len(left_out) == len(scales):
+        left_out = {}
+        note = "every judge is flagged, so that none is left out; ask others before you trust these votes"
+    kept = [row for row in scales if row.judge not in left_out]
+    total = sum(row.weight for row in kept)
+    weights = {row.judge: row.weight * len(kept) / total if total > 0 else 1.0 for row in kept}
+    return JudgeTrust(weights, left_out, note)
+
+
+@dataclass(frozen=True)
+class Votes(ArrayTable):
+    """Preferences, all (N,), as codes of names."""
+
+    task: Codes
+    datapoint: Codes
+    judge: Codes
+    model_a: Codes
+    model_b: Codes
+    winner: Codes  # position in WINNERS
+    weight: Floats
+
+
+def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
+    """Return preferences as codes of these names: tasks, datapoints, judges and models."""
+    tasks, datapoints, judges, models = map(codes_of, names)
+    preferences = list(preferences)
+    return Votes(
+        task=column(tasks[vote.task] for vote in preferences),
+        datapoint=column(datapoints[vote.datapoint] for vote in preferences),
+        judge=column(judges[vote.judge] for vote in preferences),
+        model_a=column(models[vote.model_a] for vote in preferences),
+        model_b=column(models[vote.model_b] for vote in preferences),
+        winner=column(WINNERS.index(vote.winner) for vote in preferences),
+        weight=np.array([vote.weight for vote in preferences], dtype=np.float64),
+    )
+
+
+def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
+    """Return verdicts on pairs and, for tasks without them, preferences derived from scores; and which are verdicts.
+
+    Those of judges that are left out have a weight of 0.
+    """
+    native = coded(loaded.verdicts, loaded.tasks, loaded.datapoints, loaded.judges, loaded.students)
+    pairs = comparisons(loaded, rule, native.task)
+    scored = loaded.units.where(pairs.a)
+    by_scores, by_verdicts = judge_trust(loaded), judge_trust(loaded, native=True)
+    weights = [np.array([trust.weight(name) for name in loaded.judges]) for trust in (by_scores, by_verdicts)]
+    votes = Votes(
+        task=np.concatenate([native.task, scored.task]),
+        datapoint=np.concatenate([native.datapoint, scored.datapoint]),
+        judge=np.concatenate([native.judge, scored.judge]),
+        model_a=np.concatenate([native.model_a, scored.student]),
+        model_b=np.concatenate([native.model_b, loaded.units.student[pairs.b]]),
+        winner=np.concatenate([native.winner, outcome(pairs.score_a, pairs.score_b, rule)]),
+        weight=np.concatenate([native.weight * weights[1][native.judge], weights[0][scored.judge]]),
+    )
+    return votes, np.arange(len(votes)) < len(native)
+
+
+# Leaderboards of votes, and votes that say what the fit does.
+
+_MAX_ROUNDS = 40
+_LEAST_GAP = 1e-4  # logits, a fiftieth of a point of an arena's score
+_MAX_TILT = 6.0  # logits
+
+
+def leaderboard_of(votes: Votes, models: Sequence[str], **options: Any) -> Leaderboard:
+    """Fit a leaderboard to the votes of positive weight as `p2l leaderboard --weighted` does; `options` are of `fit`.
+
+    Raise InputError where no vote counts, or there are fewer than two models.
+    """
+    compared, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
+    model_a, model_b = places.reshape(2, -1)
+    names = [models[code] for code in compared.tolist()]
+    return fit(model_a, model_b, votes.winner, models=names, weights=votes.weight, **options)
+
+
+def as_fitted(loaded: LoadedRun, votes: Votes) -> Floats | None:
+    """Return weights (N,) by which votes derived from scores have the leaderboard of the run's fit.
+
+    None where the run has no fit, or the votes contradict it or lack what it needs, such as one lost vote of a student.
+    """
+    scores = fit_run(loaded)
+    if scores is None or not len(votes):
+        return None
+    models = len(loaded.students)
+    # What happened between whom, counted: the weights of these cells are moved, not those of single votes.
+    cell = (votes.model_a * models + votes.model_b) * len(WINNERS) + votes.winner
+    cells, place = np.unique(cell, return_inverse=True)
+    weight = np.bincount(place, votes.weight)
+    pair, winner = np.divmod(cells, len(WINNERS))
+    a, b = np.divmod(pair, models)
+    met = np.unique(np.concatenate([a, b]))
+    wanted = scores.score[met] - scores.score[met].mean()
+    if not np.isfinite(wanted).all():
+        return None
+    sign = np.array([0.5, -0.5, 0.0, 0.0])[winner]
+    none = np.zeros(len(cells), dtype=np.int64)
+    tilt, tilted, slope = np.zeros(models), weight, 0.0
+    for _ in range(_MAX_ROUNDS):
+        counted = Votes(none, none, none, a, b, winner, tilted)
+        try:
+            coefs = leaderboard_of(counted, loaded.students, intervals=None).coefs
+        except InputError:
+            return None
+        coefs = coefs - coefs.mean()
+        if not slope:
+            slope = float(wanted @ coefs) / max(float(wanted @ wanted), 1e-300)
+            if slope <= 0:
+                return None
+        gap = slope * wanted - coefs
+        if np.abs(gap).max() < _LEAST_GAP:
+            return np.asarray(votes.weight * (tilted / weight)[place])
+        tilt[met] = np.clip(tilt[met] + gap, -_MAX_TILT, _MAX_TILT)
+        tilted = weight * np.exp(sign * (tilt[a] - tilt[b]))
+        tilted *= weight.sum() / tilted.sum()
+    return None
+
+
+def first_by_fit(loaded: LoadedRun) -> str:
+    """Return the student that the fit of scores puts first; empty without a fit."""
+    scores = fit_run(loaded)
+    if scores is None or not np.isfinite(scores.score).any():
+        return ""
+    return loaded.students[int(np.nanargmax(scores.score))]
+
+
+@dataclass(frozen=True)
+class RunVotes:
+    """The votes of a run that count."""
+
+    votes: Votes
+    native: int  # preferences that judges stated, having seen both answers
+    derived: int  # preferences that follow from the scores of both
+    self_judged: int  # left out
+    left_out: Mapping[str, str]  # judge whose votes are left out -> why
+    follows_fit: bool  # whether the leaderboard of all is that of the fit of scores
+    total: int  # with those that do not count
+
+
+@once
+def run_votes(loaded: LoadedRun) -> RunVotes:
+    """Return the votes of a run by the rule of the house, of judges that are neither of the two."""
+    votes, is_native = votes_of(loaded, Rule())
+    judge = loaded.student_codes("judge")[votes.judge]
+    is_own = (judge == votes.model_a) | (judge == votes.model_b)
+    fair = ~is_own & (votes.weight > 0)
+    derived = votes.where(fair & ~is_native)
+    weights = as_fitted(loaded, derived)
+    kept = votes.where(fair)
+    if weights is not None:
+        weight = kept.weight.copy()
+        weight[~is_native[fair]] = weights
+        kept = replace(kept, weight=weight)
+    native = int((fair & is_native).sum())
+    left_out = {}
+    for kind in (True, False):
+        if (is_native == kind).any():
+            left_out.update(judge_trust(loaded, native=kind).left_out)
+    return RunVotes(
+        votes=kept,
+        native=native,
+        derived=len(derived),
+        self_judged=int(is_own.sum()) if fair.any() else 0,
+        left_out=left_out,
+        follows_fit=weights is not None and not native,
+        total=len(votes),
+    )
+
+
+@once
+def run_board(loaded: LoadedRun) -> Leaderboard | None:
+    """Return the leaderboard of all votes of a run, without intervals; None where there are too few."""
+    counted = run_votes(loaded)
+    try:
+        return leaderboard_of(counted.votes, loaded.students, intervals=None) if len(counted.votes) else None
+    except InputError:
+        return None
