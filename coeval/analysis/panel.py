@@ -133,7 +133,7 @@ def verdict_table(loaded: LoadedRun) -> ScoreTable:
     """Return the verdicts on pairs as scores: what was compared is an item of its own, with two answers."""
     students, judges, points, tasks = map(codes_of, (loaded.students, loaded.judges, loaded.datapoints, loaded.tasks))
     keys = sorted({verdict.key for verdict in loaded.verdicts})
-    places = codes_of(keys)
+    places = {key: place for place, key in enumerate(keys)}
     scores = np.full((2 * len(keys), len(judges)), np.nan)
     task = np.zeros(len(keys), dtype=np.int64)
     for verdict in loaded.verdicts:

@@ -213,7 +213,7 @@ def as_fitted(loaded: LoadedRun, votes: Votes) -> Floats | None:
     # What happened between whom, counted: the weights of these cells are moved, not those of single votes.
     cell = (votes.model_a * models + votes.model_b) * len(WINNERS) + votes.winner
     cells, place = np.unique(cell, return_inverse=True)
-    weight = np.bincount(place, votes.weight)
+    weight = np.bincount(place, votes.weight).astype(np.float64)
     pair, winner = np.divmod(cells, len(WINNERS))
     a, b = np.divmod(pair, models)
     met = np.unique(np.concatenate([a, b]))
@@ -222,7 +222,9 @@ def as_fitted(loaded: LoadedRun, votes: Votes) -> Floats | None:
         return None
     sign = np.array([0.5, -0.5, 0.0, 0.0])[winner]
     none = np.zeros(len(cells), dtype=np.int64)
-    tilt, tilted, slope = np.zeros(models), weight, 0.0
+    tilt = np.zeros(models)
+    tilted: Floats = weight
+    slope = 0.0
     for _ in range(_MAX_ROUNDS):
         counted = Votes(none, none, none, a, b, winner, tilted)
         try:
@@ -279,7 +281,7 @@ def run_votes(loaded: LoadedRun) -> RunVotes:
         weight[~is_native[fair]] = weights
         kept = replace(kept, weight=weight)
     native = int((fair & is_native).sum())
-    left_out = {}
+    left_out: dict[str, str] = {}
     for kind in (True, False):
         if (is_native == kind).any():
             left_out.update(judge_trust(loaded, native=kind).left_out)

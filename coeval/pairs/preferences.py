@@ -142,7 +142,9 @@ def _trusted(
     loaded: LoadedRun, counted: list[Preference], *, keep_flagged: bool
 ) -> tuple[list[Preference], dict[str, str], list[str]]:
     """Return preferences with their judges' weights, without flagged judges; which these are, and what else to say."""
-    rows, flagged, notes = [], {}, []
+    rows: list[Preference] = []
+    flagged: dict[str, str] = {}
+    notes: list[str] = []
     for native in (True, False):
         of_kind = [row for row in counted if (row.source == "native") == native]
         if not of_kind:
