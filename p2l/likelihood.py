@@ -258,10 +258,17 @@ def default_for_head(head: str) -> Likelihood:
     return get({"rk": "grk"}.get(head, head))
 
 
+_FEWEST_RK_TIES = 0.01
+"""Share of ties below which rk, whose equal models tie at least so often, is further from the votes than bt-tie."""
+
+
 def outcome_model(ties: int, both_bad: int, votes: int) -> tuple[str, str, str]:
     """Choose head and likelihood from how many of the votes are ties of either kind; return them with the reason."""
     if both_bad:
         return "rk", "grk", f"{both_bad:,} of {votes:,} votes call both answers bad, which grk alone has an outcome for"
+    if 0 < ties < _FEWEST_RK_TIES * votes:
+        few = f"{ties:,} of {votes:,} votes {'is a tie' if ties == 1 else 'are ties'}, fewer than rk can express"
+        return "bt", "bt-tie", f"{few}; each is half a win"
     if ties:
         return "rk", "rk", f"{ties:,} of {votes:,} votes are ties, none says that both answers are bad"
     return "bt", "bt", f"none of the {votes:,} votes is a tie"

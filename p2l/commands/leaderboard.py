@@ -32,8 +32,8 @@ random; ties of either kind count half. Files also hold the raw coefficients (co
 
 ranks: the best and the worst rank that a model may have, by intervals of its differences to all others.
 
-prior: coefficients are normal with the standard deviation that suits the votes best (prior sd), so that models with
-few votes are not first or last by chance. Groups (--by) have --shrink instead.
+prior: coefficients are normal with the standard deviation that suits the votes best (--verbose prints it), so that
+models with few votes are not first or last by chance. Groups (--by) have --shrink instead.
 """
 
 
@@ -49,7 +49,7 @@ _GROUPS = {
         "--drop-bad",
     ),
     "intervals": ("--intervals", "--level", "--cluster", "--seed"),
-    "output": ("--top", "--min-votes", "--output", "--format", "--html", "--plot", "--quiet"),
+    "output": ("--top", "--min-votes", "--verbose", "--output", "--format", "--html", "--plot", "--quiet"),
 }
 
 
@@ -71,7 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
     cli.add_likelihood(
         flags,
         "with --votes: bt (drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; by default the one with the "
-        "outcomes that occur: bt without ties, grk where both answers may be bad, rk else; a model has its own",
+        "outcomes that occur: bt without ties, bt-tie with fewer than one in a hundred, grk where both answers may "
+        "be bad, rk else; a model has its own",
     )
     _add_control_flags(flags)
     flags.add_argument(
@@ -151,6 +152,9 @@ def _add_output_flags(flags: Parser) -> None:
         "--min-votes", type=int, default=1, metavar="N", help="list only models with at least this many votes"
     )
     add_rows_flag(flags, "models to print and draw")
+    flags.add_argument(
+        "--verbose", action="store_true", help="also print what was fitted: likelihood, loss, eta, prior; files hold it"
+    )
     cli.add_seed(flags, "of the bootstrap")
     flags.add_argument(
         "--counts-only", action="store_true", help="with --votes: write counts to --output FILE.parquet and fit nothing"
@@ -305,7 +309,7 @@ def _check_history(args: argparse.Namespace) -> None:
 def _print(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.leaderboard.report.files import PRINTED_GROUPS, leaderboards_text
 
-    print(leaderboards_text(leaderboards, rows_to_print(args.rows)))
+    print(leaderboards_text(leaderboards, rows_to_print(args.rows), verbose=args.verbose))
     more = len(leaderboards.boards) - 1 - PRINTED_GROUPS
     if more > 0:
         place = "are in the file" if args.output else "can be written with --output FILE"

@@ -80,7 +80,7 @@ def fit(
         model_b: (N,) codes of the models shown second.
         winner: (N,) positions in `p2l.votes.WINNERS`.
         models: M names.
-        likelihood: name of the outcome model; by default the one that has the outcomes which occur: bt, rk or grk.
+        likelihood: name of the outcome model; by default the one that suits the outcomes: bt, bt-tie, rk or grk.
         weights: (N,) weight of each vote; weight 2 gives the same coefficients as the vote twice.
         clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
         covariates: what else may have decided the votes: columns (N,) of numbers by name, which count for model_a and
@@ -210,7 +210,7 @@ def _coefs_of(table: PairTable, *, models: Sequence[str], likelihood: str, prior
 
 
 def suited(outcomes: Floats) -> str:
-    """Return the likelihood that has every outcome which occurs: bt, rk or grk; `outcomes` counts `WINNERS` (4,)."""
+    """Return the likelihood that suits the outcomes: bt, bt-tie, rk or grk; `outcomes` (4,) counts `WINNERS`."""
     won, lost, ties, both_bad = (round(float(votes)) for votes in outcomes)
     return likelihoods.outcome_model(ties + both_bad, both_bad, won + lost + ties + both_bad)[1]
 

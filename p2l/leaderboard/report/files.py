@@ -35,7 +35,8 @@ class _Listing(NamedTuple):
     """A table of models with what stands around it."""
 
     heading: str
-    facts: str
+    size: str
+    fitted: str
     table: Table
     notes: tuple[str, ...]
     board: Leaderboard
@@ -46,38 +47,53 @@ def _listings(leaderboards: Leaderboards, groups: int | None = None) -> Iterator
     boards, history, min_votes = leaderboards.boards, leaderboards.history, leaderboards.min_votes
     for named in boards if groups is None else boards[: groups + 1]:
         table = board_table(Ranking.of(named.board, min_votes))
-        yield _Listing(named.title, _facts(named, leaderboards.unit), table, named.board.notes, named.board)
+        yield _Listing(
+            named.title, _size(named, leaderboards.unit), _fitted(named.board), table, named.board.notes, named.board
+        )
     if history is not None:
         newest = history.periods[-1]
         table = history_table(history, Ranking.of(newest.board, min_votes))
         heading = f"over {history.over.text} ({history.mode}), {history.periods[0].label} to {newest.label}"
         votes = sum(period.votes for period in history.periods)
         periods = f"{len(history.periods)} periods with votes" if len(history.periods) > 1 else "1 period"
-        fitted = f"{len(history.models)} models, likelihood {newest.board.likelihood}"
-        facts = f"{periods}, {votes:,} votes, {fitted}; the table is of {newest.label}"
-        yield _Listing(heading, facts, table, history.notes, newest.board)
+        size = f"{periods}, {votes:,} votes, {len(history.models)} models; the table is of {newest.label}"
+        yield _Listing(heading, size, f"likelihood {newest.board.likelihood}", table, history.notes, newest.board)
 
 
-def leaderboards_text(leaderboards: Leaderboards, top: int | None = None) -> str:
-    """Return what a terminal shows: the `top` best models of all votes, of the first groups and of the history."""
+def leaderboards_text(leaderboards: Leaderboards, top: int | None = None, *, verbose: bool = False) -> str:
+    """Return what a terminal shows: the `top` best models of all votes, of the first groups and of the history.
+
+    `verbose` adds what was fitted. A note that all groups have stands once, below the last table.
+    """
+    listings = list(_listings(leaderboards, PRINTED_GROUPS))
+    groups = [set(named.board.notes) for named in leaderboards.boards if named.by and named.by != "prompt"]
+    common = set.intersection(*groups) if len(groups) > 1 else set()
     texts = []
-    for listing in _listings(leaderboards, PRINTED_GROUPS):
-        lines = [f"{listing.heading}: {listing.facts}", "", *table_text(listing.table, top)]
-        lines += notes_text(listing.notes)
+    for listing in listings:
+        size = f"{listing.size}, {listing.fitted}" if verbose else listing.size
+        lines = [f"{listing.heading}: {size}", "", *table_text(listing.table, top)]
+        lines += notes_text([note for note in listing.notes if note not in common])
         if listing.board.effects:
             lines += ["", *table_text(effect_table(listing.board.effects, listing.board.level))]
         texts.append("\n".join(lines))
+    if common:
+        texts.append("\n".join(notes_text([f"Each group: {note}" for note in sorted(common)])))
     return "\n\n".join(texts)
 
 
-def _facts(named: Named, unit: str) -> str:
-    """Return the size of a leaderboard and what was fitted."""
+def _size(named: Named, unit: str) -> str:
+    """Return of how many votes or prompts, and models, a leaderboard is."""
     board = named.board
     facts = []
     if (named.by, named.size, unit) != ("prompt", 1, "prompts"):  # which goes without saying
         facts.append(f"{named.size:,} {unit.removesuffix('s') if named.size == 1 else unit}")
     left_out = f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
-    facts += [f"{len(board.models)} models", f"likelihood {board.likelihood}{left_out}"]
+    return ", ".join([*facts, f"{len(board.models)} models{left_out}"])
+
+
+def _fitted(board: Leaderboard) -> str:
+    """Return what was fitted: likelihood, loss, the tie parameter and the prior."""
+    facts = [f"likelihood {board.likelihood}"]
     facts += [f"loss {board.loss:.4f}"] if math.isfinite(board.loss) else []
     facts += [] if board.eta is None else [f"eta {board.eta:.3f}"]
     facts += [] if board.prior_sd is None else [f"prior sd {board.prior_sd:.2g}"]
@@ -192,7 +208,13 @@ def _history_object(leaderboards: Leaderboards) -> dict[str, Any]:
 def _markdown(leaderboards: Leaderboards) -> Iterator[str]:
     yield f"# {markdown_text(leaderboards.title)}"
     for listing in _listings(leaderboards):
-        yield from ("", f"## {markdown_text(listing.heading)}", "", f"{markdown_text(listing.facts)}.", "")
+        yield from (
+            "",
+            f"## {markdown_text(listing.heading)}",
+            "",
+            f"{markdown_text(listing.size)}, {markdown_text(listing.fitted)}.",
+            "",
+        )
         yield from table_markdown(listing.table)
         if listing.notes:
             yield from ("", *(f"- {markdown_text(note)}" for note in listing.notes))

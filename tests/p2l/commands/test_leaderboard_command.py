@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -63,7 +64,7 @@ def test_the_table_of_a_file_is_that_of_a_fit(votes_file, tmp_path, capsys):
     np.testing.assert_allclose(frame["coef"], board.to_frame()["coef"], atol=1e-9)
     np.testing.assert_allclose(frame["coef_upper"], board.to_frame()["coef_upper"], atol=1e-9)
     printed = capsys.readouterr().out
-    assert "600 votes, 4 models, likelihood grk" in printed
+    assert "600 votes, 4 models\n" in printed
     assert [
         line.split()[1] for line in printed.splitlines() if line.strip()[:1].isdigit() and "votes" not in line
     ] == list(frame["model"])
@@ -255,7 +256,7 @@ def test_a_model_says_the_leaderboard_of_each_prompt(model_folder, tmp_path, cap
         assert sorted(frame.index) == MODELS
         np.testing.assert_allclose(frame["coef"], said["coef"][frame.index], atol=1e-6)
         np.testing.assert_allclose(frame["win_rate"], said["win_rate"][frame.index], atol=1e-6)
-        assert f'"{prompt}": 4 models, likelihood' in printed
+        assert f'"{prompt}": 4 models\n' in printed
 
 
 def test_a_model_says_the_leaderboards_of_a_file_of_prompts_and_its_groups(model_folder, votes_file, tmp_path, capsys):
@@ -447,7 +448,7 @@ def test_controls_are_fitted_and_printed_with_intervals(ending, tmp_path, capsys
     names = [effect["name"] for effect in json.loads(out.read_text())[0]["effects"]]
     assert sorted(names) == ["judge = ann", "judge = bob"]
     left_out = int((votes["winner"] == "tie").sum())
-    assert f"6,000 votes, 4 models, likelihood bt ({left_out:,} ties left out)" in capsys.readouterr().out
+    assert f"6,000 votes, 4 models ({left_out:,} ties left out)" in capsys.readouterr().out
 
 
 def test_controls_that_cannot_be_are_refused_in_one_line(tmp_path, votes_file):
@@ -495,3 +496,18 @@ def test_missing_values_of_a_control_count_as_zero_with_a_note(tmp_path, capsys)
     votes.to_parquet(tmp_path / "votes.parquet")
     main(["--votes", str(tmp_path / "votes.parquet"), "--control", "length", "--quiet"])
     assert "7 votes without a value of length count as zero" in capsys.readouterr().out
+
+
+def test_what_was_fitted_is_printed_on_request_and_a_note_of_all_groups_once(votes_file, capsys):
+    line = ["--votes", str(votes_file), "--by", "language", "--quiet"]
+    main(line)
+    printed = capsys.readouterr().out
+    assert "likelihood" not in printed
+    assert "eta" not in printed.split("note:")[0]
+    assert printed.count("language = ") > 1
+    assert printed.count("Shrunk towards the leaderboard of all votes") == 1
+    assert "note: Each group: Shrunk towards" in printed
+    main([*line, "--verbose"])
+    assert re.search(
+        r"^language = \w+: \d+ votes, \d models, likelihood \w+, loss \d\.\d+", capsys.readouterr().out, re.M
+    )

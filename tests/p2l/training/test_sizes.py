@@ -52,13 +52,22 @@ def test_the_demo_gets_the_settings_that_were_found_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ties", "both_bad", "head", "loss"),
-    [(0, 0, "bt", "bt"), (5, 0, "rk", "rk"), (5, 1, "rk", "grk"), (0, 1, "rk", "grk")],
+    ("ties", "both_bad", "votes", "head", "loss"),
+    [
+        (0, 0, 100, "bt", "bt"),
+        (5, 0, 100, "rk", "rk"),
+        (5, 0, 3000, "bt", "bt-tie"),
+        (30, 0, 3000, "rk", "rk"),
+        (5, 1, 3000, "rk", "grk"),
+        (0, 1, 100, "rk", "grk"),
+    ],
 )
-def test_the_outcomes_that_occur_choose_the_likelihood(ties: int, both_bad: int, head: str, loss: str) -> None:
-    found = outcome_model(ties, both_bad, 100)
+def test_the_outcomes_that_occur_choose_the_likelihood(
+    ties: int, both_bad: int, votes: int, head: str, loss: str
+) -> None:
+    found = outcome_model(ties, both_bad, votes)
     assert found[:2] == (head, loss)
-    made = plan(ties=ties, both_bad=both_bad)
+    made = plan(ties=ties, both_bad=both_bad, votes=votes)
     assert (made.settings["head_type"], made.settings["loss_type"]) == (head, loss)
     assert made.reasons["loss_type"]
 
