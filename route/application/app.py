@@ -173,7 +173,7 @@ def _routes(live: Live) -> list[Route]:
         plain("/v1/feedback", _feedback, "POST"),
         plain("/v1/models", _models, "GET"),
         plain("/v1/models/{name:path}", _models, "GET"),
-        Route("/health", JSONResponse({"status": "ok"}), methods=["GET"]),  # while the process runs
+        plain("/health", _health, "GET"),
         plain("/ready", _ready, "GET"),
         plain("/metrics", _metrics, "GET"),
         plain("/openapi.json", _openapi, "GET"),
@@ -262,6 +262,14 @@ async def _models(service: Service, request: Request) -> Response:
         hint = nearest(name[:_LONGEST_NAME], cards)
         raise ApiError(404, "model_not_found", f"no model {name!r}{hint}; GET /v1/models lists them", param="model")
     return JSONResponse(cards[name])
+
+
+async def _health(service: Service, _: Request) -> Response:
+    """Answer while the process runs, and say where P2L gives no scores what decides in their place."""
+    state: JSON = {"status": "ok"}
+    if not service.scorer.is_well:
+        state |= {"static": service.fallback != "average", "fallback": service.fallback}
+    return JSONResponse(state)
 
 
 async def _ready(service: Service, request: Request) -> Response:

@@ -53,6 +53,8 @@ class Console:
     def routes(self) -> list[Route]:
         """Return its routes."""
         return [
+            # Whoever types the router's address into a browser.
+            Route("/", RedirectResponse("/console", 307), methods=["GET"], include_in_schema=False),
             self._route("/console", _page, "GET"),
             self._route("/console/events", _events, "GET"),
             self._route("/console/frontier", _frontier, "POST"),
@@ -109,8 +111,11 @@ class Console:
 
     def _route(self, path: str, handle: _Handler, method: str) -> Route:
         async def endpoint(request: Request) -> Response:
-            if self.service.config.admin_key is None or not self.sessions.has(request):
+            if self.service.config.admin_key is None:
                 return self.closed(request)
+            if not self.sessions.has(request):
+                # Who opens the console has done nothing wrong yet: a browser logs a 403 as an error of the page.
+                return self.closed(request, status=200 if path == "/console" else 403)
             if method == "POST" and not is_same_origin(request):
                 return Response("only the console itself may send this", 403, media_type="text/plain")
             return await handle(self, request)

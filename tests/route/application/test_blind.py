@@ -98,6 +98,7 @@ def test_readiness_says_what_is_missing_and_one_line_of_the_log_tells_each_chang
             router.endpoint.is_down = False
             await until_well(router, True)
             assert (await ready(router))["scores"]
+            assert json.loads((await router.get("/health"))[1]) == {"status": "ok"}
 
     with caplog.at_level(logging.WARNING, logger="route"):
         asyncio.run(main())

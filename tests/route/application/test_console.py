@@ -48,11 +48,21 @@ def test_without_an_admin_key_there_is_no_console(tmp_path: Path) -> None:
     run(tmp_path, check)
 
 
+def test_the_address_of_the_router_leads_to_its_console(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        status, page = await router.get("/")
+        assert status == 200
+        assert "Router console" in page
+
+    run(tmp_path, check, admin_key=ADMIN)
+
+
 def test_nothing_is_shown_or_changed_without_a_session_of_the_admin_key(tmp_path: Path) -> None:
     async def check(router: Running) -> None:
-        for path in ("/console", "/console/events"):
+        for path, expected in (("/console", 200), ("/console/events", 403)):
             status, page = await router.get(path)
-            assert status == 403
+            assert status == expected
+            assert "Admin key" in page
             assert "good" not in page
         for path in ("/console/keys", "/console/key", "/console/reload", "/console/frontier", "/console/sign-out"):
             assert (await post(router, path, {"name": "new"}))[0] == 403
@@ -71,16 +81,17 @@ def test_sign_out_ends_the_session_wherever_its_cookie_is(tmp_path: Path, shared
     async def check(router: Running) -> None:
         mine, theirs = await session(router), await session(router)
         assert (await post(router, "/console/sign-out", {}, OWN | mine))[0] == 303
-        for path in ("/console", "/console/events"):
-            async with router.http.get(f"{router.url}{path}", headers=mine) as answer:
-                assert answer.status == 403
+        async with router.http.get(f"{router.url}/console/events", headers=mine) as answer:
+            assert answer.status == 403
+        async with router.http.get(f"{router.url}/console", headers=mine) as answer:
+            assert "Admin key" in await answer.text()
         async with router.http.get(f"{router.url}/console", headers=theirs) as answer:
             assert answer.status == 200
         if shared:  # another worker knows it at once
             service = router.service
             service.ended_sessions = EndedSessions(folder)
             async with router.http.get(f"{router.url}/console", headers=mine) as answer:
-                assert answer.status == 403
+                assert "Admin key" in await answer.text()
 
     run(tmp_path, check, admin_key=ADMIN, settings={"peers": str(folder)} if shared else {})
 
@@ -121,7 +132,7 @@ def test_a_session_changes_nothing_for_another_site_and_opens_no_route_of_progra
         path = tmp_path / "router.yaml"
         path.write_text(path.read_text().replace(ADMIN, "another-admin-key"))
         await router.app.state.live.reload()
-        async with router.http.get(f"{router.url}/console", headers=cookie) as answer:
+        async with router.http.get(f"{router.url}/console/events", headers=cookie) as answer:
             assert answer.status == 403, "with another admin key all sessions end"
 
     run(tmp_path, check, admin_key=ADMIN, database="router.sqlite")

@@ -346,6 +346,8 @@ def test_without_scores_two_answers_are_compared_and_nothing_is_explored(tmp_pat
         async with a_router(tmp_path, endpoint=endpoint, **settings) as router:
             answer = await router.ask(extra_body={"compare": True, "cost": 2})
             assert answer.router_decision["static"]
+            health = json.loads((await router.get("/health"))[1])
+            assert health == {"status": "ok", "static": True, "fallback": "static_order"}
             assert {choice.message.model for choice in answer.choices} == {"fair", "poor"}
             vote = {"request_id": answer._request_id, "better": 1}
             assert (await router.post("/v1/feedback", vote))[0] == 200

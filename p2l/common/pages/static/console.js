@@ -21,7 +21,7 @@
         cursor: { drag: { x: false, y: false } },
         scales: { y: { range: (_, __, high) => [0, high > 0 ? high * 1.1 : 1] } },
         axes: [{ ...axis, values: (_, ticks) => ticks.map(clock), space: 70 }, { ...axis, size: 48 }],
-        series: [{}, ...names.map(([, label], place) => ({ label, stroke: colours[place], width: 2, points: { show: false }, spanGaps: false }))],
+        series: [{}, ...names.map(([, label], place) => ({ label, stroke: colours[place], width: 2, points: { show: true, size: 4 }, spanGaps: false }))],
       },
       columns(),
       element,
