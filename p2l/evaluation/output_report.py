@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from p2l.common.errors import P2LError
@@ -243,6 +244,11 @@ def reliability_figure(name: str, data: Reliability | None, *, of: str = "votes"
 
 
 def _categories(result: OutputResult) -> Section:
+    # The default asks for all categories that an arena may have; a page of those that are empty hides the others.
+    is_absent = [result.default_categories and not category.votes for category in result.categories]
+    absent = [category.name for category, gone in zip(result.categories, is_absent, strict=True) if gone]
+    there = (category for category, gone in zip(result.categories, is_absent, strict=True) if not gone)
+    result = replace(result, categories=tuple(there))
     folds = []
     for number, category in enumerate(result.categories):
         by_model = tables.models(category)
@@ -260,6 +266,7 @@ def _categories(result: OutputResult) -> Section:
         "How well the votes of each category were forecast, and how close the leaderboard of its prompts comes to "
         "the ground truth. Rest the pointer on a number for its interval; a head sorts."
     )
+    lead += f" Without a vote: {', '.join(absent)}." if absent else ""
     return Section("Categories", [tables.summary(result), *folds], lead)
 
 

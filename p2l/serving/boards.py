@@ -4,7 +4,8 @@ Beside each leaderboard stands the global one, which needs no votes at hand: a m
 leaderboard of its votes; another's is its mean over the example prompts of `topics.json`, and called so.
 
 A prompt resembles a cluster of prompts whose leaderboard differs from the global one in the same way: the cosine of
-both differences, 1 for the same shift. The clusters are those of `p2l explain --output`, or the topics of the examples.
+both differences, 1 for the same shift. The clusters are those of `p2l explain --output`, or of the topics of the
+examples those that the model tells apart: most examples of such a topic resemble its others more than any other topic.
 
 Shapes: M models, K clusters, R components of the posterior.
 """
@@ -52,6 +53,8 @@ class Clusters:
     names: list[str]
     shifts: Floats
     source: str
+    centre: Floats | None = None
+    """(M,) coefficients that the shifts start from; None for the global ones."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +139,7 @@ def reference_of(model: P2L, answers: Sequence[Answer], clusters: Clusters | Non
     coefs = np.array([answer.coefs for answer in answers], dtype=np.float64)
     overall, eta, gamma = _overall(model, answers, coefs)
     if clusters is None:
-        sizes = [len(prompts) for prompts in topics().values()]
-        means = np.stack([rows.mean(axis=0) for rows in np.split(coefs, np.cumsum(sizes)[:-1])])
-        clusters = Clusters(list(topics()), _centred(means - means.mean(axis=0)), "topics of the examples")
+        clusters = _topics_told_apart(coefs)
     rates = win_rates(overall, model.likelihood, eta, gamma)
     ranks = np.empty(len(overall), np.int64)
     ranks[np.argsort(-overall, kind="stable")] = np.arange(1, len(overall) + 1)
@@ -279,15 +280,43 @@ def _known(model: P2L, answer: Answer, reference: Reference) -> float | None:
     return float(np.clip(1.0 - left / (contrasts @ reference.unknown).sum(), 0.0, 1.0))
 
 
+def _topics_told_apart(coefs: Floats) -> Clusters:
+    """Return the topics of the examples, whose coefficients (n, M) are given in order, as far as they hold together."""
+    sizes = [len(prompts) for prompts in topics().values()]
+    groups = np.split(coefs, np.cumsum(sizes)[:-1])
+    means = np.stack([rows.mean(axis=0) for rows in groups])
+    centre = means.mean(axis=0)
+    kept = []
+    for number, rows in enumerate(groups):
+        nearest = []
+        for place, row in enumerate(rows):
+            others = means.copy()
+            others[number] = np.delete(rows, place, axis=0).mean(axis=0)  # an example resembles itself whatever it is
+            nearest.append(int(_cosines(_centred(others - centre), _centred(row - centre)).argmax()))
+        if 2 * nearest.count(number) > len(rows):
+            kept.append(number)
+    names = list(topics())
+    return Clusters(
+        [names[number] for number in kept], _centred(means - centre)[kept], "topics of the examples", centre
+    )
+
+
 def _resembled(coefs: Floats, reference: Reference) -> list[tuple[str, float]]:
-    shift = _centred(coefs - reference.coefs)
-    if np.abs(shift).max(initial=0.0) < _FAINT_SHIFT:
-        return []
-    # A cluster that shifts nothing has length zero, and resembles nothing.
-    lengths = np.linalg.norm(reference.clusters.shifts, axis=1) * np.linalg.norm(shift)
-    cosines = reference.clusters.shifts @ shift / np.maximum(lengths, 1e-12)
+    clusters = reference.clusters
+    cosines = _cosines(
+        clusters.shifts, _centred(coefs - (reference.coefs if clusters.centre is None else clusters.centre))
+    )
     best = np.argsort(-cosines, kind="stable")[:_CLUSTERS_SHOWN]
-    return [(reference.clusters.names[place], float(cosines[place])) for place in best if cosines[place] > 0]
+    return [(clusters.names[place], float(cosines[place])) for place in best if cosines[place] > 0]
+
+
+def _cosines(shifts: Floats, shift: Floats) -> Floats:
+    """Return the cosine (K,) of each shift (K, M) with one (M,); 0 where either is faint, whatever its direction."""
+    lengths = np.linalg.norm(shifts, axis=1) * np.linalg.norm(shift)
+    faint = np.abs(shifts).max(axis=1, initial=0.0) < _FAINT_SHIFT
+    if np.abs(shift).max(initial=0.0) < _FAINT_SHIFT:
+        faint[:] = True
+    return np.asarray(np.where(faint, 0.0, shifts @ shift / np.maximum(lengths, 1e-12)))
 
 
 def _centred(values: Floats) -> Floats:

@@ -77,7 +77,6 @@ def test_the_board_moves_with_each_keystroke_and_ends_at_the_last(visit: Visits,
     facts = page.inner_text(".facts")
     assert "is first; the chance that it is truly better than" in facts
     assert "votes take away" in facts
-    assert "Resembles" in facts
     assert page.locator("svg.bar .range").count() == len(NAMES)
 
 

@@ -165,3 +165,15 @@ def test_a_prompt_resembles_the_topic_it_comes_from(model: P2L) -> None:
     assert board.resembles[0][0] == "Programming"
     assert board.resembles[0][1] == pytest.approx(1.0)
     assert board.rows[0].model == "ant"
+
+
+def test_a_topic_whose_examples_do_not_resemble_each_other_is_not_named(model: P2L) -> None:
+    from p2l.serving.boards import board_of
+
+    noise = np.random.default_rng(0).normal(size=(sum(map(len, topics().values())), 4))
+    noise[:3] = 2.0, 0.0, 0.0, 0.0  # programming alone holds together
+    answers = [Answer(coefs.astype("f"), 0.0, None, False, "r") for coefs in noise]
+    reference = reference_of(model, answers, None)
+    assert "Programming" in reference.clusters.names
+    assert len(reference.clusters.names) < len(topics()) / 2
+    assert {name for name, _ in board_of(model, answers[-1], reference).resembles} <= set(reference.clusters.names)
