@@ -12,6 +12,7 @@ COMMANDS = {
     "keys": ("route.manage_keys", "make, list, limit and revoke keys of clients"),
     "migrate": ("route.migrate", "move what a router's SQLite file holds to a PostgreSQL database"),
     "compare-policies": ("route.compare_policies", "compare the policies of an experiment by the router's log"),
+    "verify": ("route.verify", "test whether a deployment still answers as the model of an earlier day"),
     "costs": ("route.costs", "recompute the models' costs from a price list and the logged usage"),
 }
 """Name: (module with a `main(argv)`, what it does)."""
