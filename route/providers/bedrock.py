@@ -35,13 +35,15 @@ _IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/
 def converse_request(request: JSON, *, max_tokens: int | None = None) -> JSON:
     """Translate a chat completion request, without its model, which is part of the path."""
     translation.refuse_the_impossible(_WHO, request)
+    if not _CACHING.search(str(request.get("model"))):
+        request = _unmarked(request)
     form = (request.get("response_format") or {}).get("type")
     if form == "json_schema":
         raise translation.unsupported(_WHO, "a response_format with a schema")
     body: JSON = {"messages": translation.turns_of(request.get("messages") or [], "assistant", "content", _blocks)}
-    system = translation.system_text(request, _ONLY_JSON if form == "json_object" else "")
+    system = _system(request, _ONLY_JSON if form == "json_object" else "")
     if system:
-        body["system"] = [{"text": system}]
+        body["system"] = system
     settings = {name: request[key] for key, name in _SAMPLING.items() if request.get(key) is not None}
     limit = request.get("max_completion_tokens") or request.get("max_tokens") or max_tokens
     settings |= {"maxTokens": limit} if limit is not None else {}
@@ -62,14 +64,56 @@ def _blocks(message: JSON) -> Iterator[JSON]:
     if role == "tool":
         content = [_block(part) for part in completions.parts_of(message.get("content"))] or [{"text": _NOTHING}]
         yield {"toolResult": {"toolUseId": _identifier(message.get("tool_call_id")), "content": content}}
+        yield from _cache_point(message)
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")
-    yield from (_block(part) for part in completions.parts_of(message.get("content")))
+    for part in completions.parts_of(message.get("content")):
+        yield _block(part)
+        yield from _cache_point(part)
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
         use = {"toolUseId": _identifier(call.get("id")), "name": function.get("name")}
         yield {"toolUse": use | {"input": translation.arguments_of(function)}}
+    yield from _cache_point(message)
+
+
+def _cache_point(marked: JSON) -> Iterator[JSON]:
+    """Yield the block after what a request marks to be cached, as Anthropic's and OpenRouter's clients do."""
+    mark = marked.get("cache_control")
+    if isinstance(mark, dict):
+        yield {"cachePoint": {"type": "default", **({"ttl": "1h"} if mark.get("ttl") == "1h" else {})}}
+
+
+def _system(request: JSON, further: str) -> list[JSON]:
+    messages = [each for each in request.get("messages") or [] if each.get("role") in completions.SYSTEM_ROLES]
+    parts = [part for message in messages for part in completions.parts_of(message.get("content"))]
+    if not any(part.get("cache_control") for part in parts):
+        text = translation.system_text(request, further)
+        return [{"text": text}] if text else []
+    blocks = [block for part in parts for block in (_block(part), *_cache_point(part))]
+    return [*blocks, {"text": further}] if further else blocks
+
+
+def _unmarked(request: JSON) -> JSON:
+    """Return a request for a model that caches nothing on demand, and note that its marks are lost."""
+
+    def unmarked(part: Any) -> Any:
+        if not isinstance(part, dict) or "cache_control" not in part:
+            return part
+        note_dropped("cache_control")
+        return completions.without(part, ("cache_control",))
+
+    messages = [unmarked(message) for message in request.get("messages") or []]
+    for number, message in enumerate(messages):
+        if isinstance(message.get("content"), list):
+            messages[number] = {**message, "content": [unmarked(part) for part in message["content"]]}
+    tools = {"tools": [unmarked(tool) for tool in request["tools"]]} if request.get("tools") else {}
+    return {**request, "messages": messages, **tools}
+
+
+_CACHING = re.compile(r"claude|nova|arn:")
+"""Models that take points of caching; what an ARN names is not known."""
 
 
 def _identifier(name: Any) -> str:
@@ -126,6 +170,8 @@ def _tools(request: JSON) -> JSON:
         function = tool.get("function") or {}
         spec = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
         specs.append({"toolSpec": spec | {"inputSchema": {"json": function.get("parameters") or {"type": "object"}}}})
+        if "nova" not in str(request.get("model")):  # which caches no tools
+            specs += _cache_point(tool)
     config: JSON = {"tools": specs}
     if choice == "required":
         config["toolChoice"] = {"any": {}}
@@ -143,6 +189,10 @@ _FINISH = {
 }
 
 
+_RUN_BY_BEDROCK = "server_tool_use"
+"""Type of a use of a tool that is no call for the client, such as Nova's code interpreter."""
+
+
 def finish_of(reason: object) -> str:
     """Return OpenAI's finish reason; other reasons are guardrails and filters."""
     return _FINISH.get(str(reason), "content_filter")
@@ -156,6 +206,8 @@ def completion_of(answer: JSON, model: str, *, clock: Callable[[], float] = time
     thoughts = "".join(str((content.get("reasoningText") or {}).get("text") or "") for content in reasoning)
     calls: list[JSON] = []
     for use in (block["toolUse"] for block in blocks if "toolUse" in block):
+        if use.get("type") == _RUN_BY_BEDROCK:
+            continue
         function = {"name": use["name"], "arguments": json.dumps(use.get("input") or {})}
         calls.append({"id": use["toolUseId"], "type": "function", "function": function})
     message = completions.answer_message(text or (None if calls else ""), thoughts, calls)
@@ -179,6 +231,8 @@ class _BedrockStream(translation.StreamTranslator):
                 self._places = {}
                 self._frame["model"] = self.model  # which the events do not name
                 return self._chunk({"role": "assistant", "content": ""})
+            case "contentBlockStart" if (content.get("start") or {}).get("toolUse", {}).get("type") == _RUN_BY_BEDROCK:
+                pass  # its input comes in deltas of a block that has no call
             case "contentBlockStart" if "toolUse" in (content.get("start") or {}):
                 # Blocks of text count as well in Converse's numbers, but not in those of tool calls.
                 place = self._places[content["contentBlockIndex"]] = self._calls
@@ -201,7 +255,9 @@ class _BedrockStream(translation.StreamTranslator):
         if delta.get("text"):
             return self._chunk({"content": delta["text"]})
         if "toolUse" in delta:
-            place, text = self._places[content["contentBlockIndex"]], delta["toolUse"]["input"]
+            place, text = self._places.get(content["contentBlockIndex"]), delta["toolUse"]["input"]
+            if place is None:
+                return []
             return self._chunk({"tool_calls": [{"index": place, "function": {"arguments": text}}]})
         thought = (delta.get("reasoningContent") or {}).get("text")
         return self._chunk({"reasoning_content": thought}) if thought else []

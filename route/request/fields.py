@@ -7,15 +7,18 @@ command the provider (`api_base`, `service_tier`, `store`, `models`, ...) are to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import quote
 
+from route.catalogue import entry_of
 from route.config import ModelConfig
 from route.providers.base import JSON, NativeRequest
 from route.providers.completions import has_role
+from route.providers.efforts import sent_as
 from route.providers.registry import spec_of
-from route.request.chat import ChatRequest
-from route.request.native import native_request
+from route.request.chat import ChatRequest, object_in
+from route.request.messages import chat_request
+from route.request.native import NativeForm, Notes, native_request
 from route.routing.decision import Decision
 
 PLAIN = frozenset(
@@ -53,7 +56,7 @@ What chooses another model, account or address (`models`, `route`, `preset`, `ap
 """
 _CONFIGURED_FIRST = frozenset({"service_tier", "provider", "plugins"})
 """Fields on which a price depends: what the configuration says of them is not the clients' to change."""
-_CHAT_PROTOCOLS = ("openai", "openai-reasoning", "openai-o1", "azure")
+_CHAT_PROTOCOLS = ("openai", "openai-reasoning", "openai-o1", "openai-responses", "azure")
 _OF_CUSTOM_TOOLS = frozenset({"type", "custom", "name", "description", "input_schema", "strict", "cache_control"})
 _MOST_NAMES, _LONGEST_NAME = 20, 64
 
@@ -120,7 +123,10 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
     is_chat = spec_of(model.type).protocol in _CHAT_PROTOCOLS and incoming.native is None
     body, dropped = passed(incoming.body, listed, is_chat=is_chat)
     if incoming.native is not None:
-        dropped = [*incoming.native.lost, *(name for name in dropped if name not in incoming.native.lost)]
+        carried = _carried(incoming.native, model)
+        body |= {name: field for name, field in carried.items() if name in ("messages", "tools") or name not in body}
+        found = {name for name, fields in _CARRIED_IN.items() if not fields.isdisjoint(carried)}
+        dropped = [name for name in dict.fromkeys([*incoming.native.lost, *dropped]) if name not in found]
     settings = _sampling(model)
     if body.get("max_completion_tokens") is not None:
         settings.pop("max_tokens", None)  # the same limit under its newer name
@@ -136,6 +142,50 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
     else:
         request.pop("stream_options", None)
     return request, dropped
+
+
+_CARRIED_IN: Mapping[str, frozenset[str]] = {
+    "cache_control": frozenset({"messages"}),
+    "output_config.effort": frozenset({"reasoning_effort"}),
+    "thinking": frozenset({"reasoning_effort", "thinking_budget"}),
+}
+"""Fields of a Messages request that models of some other protocols have, and in which fields they are carried there."""
+_WITH_BUDGETS = ("gemini", "vertex", "bedrock")
+"""Protocols that take a number of tokens for thoughts."""
+_LOW_TOKENS, _MEDIUM_TOKENS = 4096, 16_384
+"""Budgets of thoughts that are a low or a medium effort at most."""
+
+
+def _carried(form: NativeForm, model: ModelConfig) -> JSON:
+    """Return what a model of another protocol has a counterpart for, as fields of a chat completion."""
+    if form.protocol != "messages":
+        return {}
+    protocol = spec_of(model.type).protocol
+    carried: JSON = {}
+    if protocol == "bedrock" and "cache_control" in form.lost:
+        marked = chat_request(form.body, Notes(keeps_marks=True))
+        carried = {name: marked[name] for name in ("messages", "tools") if name in marked}
+    thinking = object_in(form.body, "thinking")
+    budget, level = thinking.get("budget_tokens"), object_in(form.body, "output_config").get("effort")
+    if level is None and thinking.get("type") == "disabled":
+        level = "none"
+    elif level is None and isinstance(budget, int):
+        level = "low" if budget <= _LOW_TOKENS else "medium" if budget <= _MEDIUM_TOKENS else "high"
+    if not isinstance(level, str) or not _takes_efforts(model, level):
+        return carried
+    if protocol in _CHAT_PROTOCOLS:
+        level = {"xhigh": "high", "max": "high"}.get(level, level)  # which few models have
+    carried["reasoning_effort"] = level
+    return carried | ({"thinking_budget": budget} if isinstance(budget, int) and protocol in _WITH_BUDGETS else {})
+
+
+def _takes_efforts(model: ModelConfig, level: str) -> bool:
+    """Return whether a model is known to take efforts; one that does not refuses any request with an effort."""
+    if spec_of(model.type).protocol not in _CHAT_PROTOCOLS:
+        return sent_as(model.type, model.name, level) is not None
+    entry = entry_of(model.type, model.name, model.base_url, model.catalogue)
+    is_listed = entry is not None and "reasoning" in entry.can
+    return model.capabilities.get("reasoning", is_listed) and level != "none"
 
 
 def native_for(

@@ -23,8 +23,8 @@ from route.request.native import NativeForm, Notes, betas_of
 _Placed: TypeAlias = tuple[str, JSON]
 """A place in the request, and the block of content there."""
 _THOUGHTS = ("thinking", "redacted_thinking")
-_MARKS = ("cache_control", "citations", "context")
-"""Fields of blocks that chat completions do not have, and answers do not depend on."""
+_MARKS = ("citations", "context")
+"""Fields of blocks, beside `cache_control`, that chat completions do not have and answers do not depend on."""
 
 
 def _placed_blocks(content: Any, where: str) -> list[_Placed]:
@@ -74,8 +74,6 @@ def _of_user(blocks: Sequence[_Placed], notes: Notes) -> Iterator[JSON]:
             continue
         if not isinstance(block.get("tool_use_id"), str):
             raise InputError(f"{place}: a tool_result must have a tool_use_id")
-        if block.get("cache_control"):
-            notes.lose("cache_control")
         content = block.get("content")
         placed = _placed_blocks("" if content is None else content, f"{place}.content")
         output = [_part(where_placed, inner, notes) for where_placed, inner in placed]
@@ -84,10 +82,10 @@ def _of_user(blocks: Sequence[_Placed], notes: Notes) -> Iterator[JSON]:
             text = f"The tool failed: {text}"  # chat completions have no field for it
         # Images among the results follow as the user's: most models read only text from a tool.
         parts += [part for part in output if part["type"] != "text"]
-        yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
+        yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text, **_mark(block, notes)}
     parts += rest
     if parts or not blocks:
-        only_text = len(parts) <= 1 and all(part["type"] == "text" for part in parts)
+        only_text = len(parts) <= 1 and all(part["type"] == "text" and "cache_control" not in part for part in parts)
         yield {"role": "user", "content": "".join(part["text"] for part in parts) if only_text else parts}
 
 
@@ -97,11 +95,22 @@ def _of_assistant(blocks: Sequence[_Placed], notes: Notes) -> JSON:
     said = [each for each in blocks if each[1].get("type") not in ("tool_use", *_THOUGHTS)]
     if len(said) + len(calls) < len(blocks):
         notes.lose("messages.thinking")  # only the model that wrote thoughts can read them
-    if any(block.get("cache_control") for _, block in blocks):
-        notes.lose("cache_control")
     text = _joined(said, "", notes)
     answer: JSON = {"role": "assistant", "content": text or (None if calls else "")}
+    marks = [_mark(block, notes) for _, block in blocks]
+    if any(marks):  # what is cached begins at the start, so that the last mark is the one that counts
+        answer |= next(mark for mark in reversed(marks) if mark)
     return answer | ({"tool_calls": calls} if calls else {})
+
+
+def _mark(block: JSON, notes: Notes) -> JSON:
+    """Return the mark of a block that may be cached, where the translation keeps it."""
+    if not block.get("cache_control"):
+        return {}
+    if not notes.keeps_marks:
+        notes.lose("cache_control")
+        return {}
+    return {"cache_control": block["cache_control"]}
 
 
 def _call(where: str, block: JSON) -> JSON:
@@ -113,10 +122,12 @@ def _call(where: str, block: JSON) -> JSON:
 
 def _part(where: str, block: JSON, notes: Notes) -> JSON:
     """Translate a block of text, an image or a document; any other stays as it is and blocks a translation."""
+    notes.lose(*(name for name in _MARKS if block.get(name)))
+    return {**_plain_part(where, block, notes), **_mark(block, notes)}
+
+
+def _plain_part(where: str, block: JSON, notes: Notes) -> JSON:
     kind = block.get("type")
-    marks = [name for name in _MARKS if block.get(name)]
-    if marks:
-        notes.lose(*marks)
     try:
         source: JSON = block["source"] if kind in ("image", "document") else {"type": None}
         match kind, source["type"]:
@@ -172,7 +183,10 @@ def chat_request(body: JSON, notes: Notes | None = None) -> JSON:
         message for number, turn in enumerate(turns) for message in _of_turn(turn, f"messages[{number}]", notes)
     ]
     if body.get("system"):
-        instructions = _joined(_placed_blocks(body["system"], "system"), "\n\n", notes)
+        blocks = _placed_blocks(body["system"], "system")
+        instructions: Any = _joined(blocks, "\n\n", notes)
+        if any(_mark(block, notes) for _, block in blocks):
+            instructions = [_part(where, block, notes) for where, block in blocks]
         chat["messages"].insert(0, {"role": "system", "content": instructions})
     chat |= _tools(body, notes)
     chat |= _format(body)
@@ -245,10 +259,10 @@ def _tool(tool: Any, where: str, notes: Notes) -> JSON:
         return tool if isinstance(kind, str) else {"type": "unknown"}
     if not isinstance(tool.get("name"), str):
         raise InputError(f"{where}: must be an object with a name")
-    notes.lose(*(name if name == "cache_control" else f"tools.{name}" for name in tool.keys() - _OF_TOOLS))
+    notes.lose(*(f"tools.{name}" for name in tool.keys() - _OF_TOOLS - {"cache_control"}))
     function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object", "properties": {}}}
     described = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
-    return {"type": "function", "function": function | described}
+    return {"type": "function", "function": function | described, **_mark(tool, notes)}
 
 
 _ERRORS = {

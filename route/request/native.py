@@ -57,6 +57,8 @@ class Notes:
 
     is_strict: bool = False
     """Whether `block` raises."""
+    keeps_marks: bool = False
+    """Whether marks of what a provider may cache stay on the parts of the translation."""
     blocked: str = ""
     """Why only a model of the request's own protocol can take it, with the place."""
     lost: dict[str, None] = field(default_factory=dict)
