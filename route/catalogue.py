@@ -22,6 +22,7 @@ SECTIONS: Mapping[str, str] = {
     **{name: name for name in ("gemini", "groq", "mistral", "openai", "openrouter", "together", "xai")},
     "openai-reasoning": "openai",
     "openai-o1": "openai",
+    "openai-responses": "openai",
     "gemini-compatible": "gemini",
 }
 """Where the models of a provider's type are listed."""

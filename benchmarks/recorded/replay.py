@@ -21,10 +21,11 @@ from benchmarks.recorded.telling import Telling, events_of
 from benchmarks.recorded.traffic import JSON, KINDS, Exchange, StandIn, standing_in
 from p2l.common.access import digest_of
 from route.application.app import build_app
+from route.application.service import Service
 from route.application.settings import Settings
 from route.config import load_config
 
-_KEY = "recorded-key"
+KEY = "recorded-key"
 _QUESTION = "What is the weather in Paris?"
 _FUNCTION = {"type": "object", "properties": {"city": {"type": "string"}}}
 
@@ -74,7 +75,7 @@ class Replay:
 
     async def post(self, path: str, body: JSON, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], str]:
         """Return status, headers and text of an answer."""
-        sent = {"authorization": f"Bearer {_KEY}", **headers}
+        sent = {"authorization": f"Bearer {KEY}", **headers}
         async with self.http.post(f"{self.url}{path}", json=body, headers=sent) as response:
             return response.status, response.headers, await response.text()
 
@@ -108,6 +109,32 @@ class Replay:
 
 
 @contextlib.asynccontextmanager
+async def routing(folder: Path, config: Mapping[str, Any], endpoint: str) -> AsyncIterator[tuple[str, Service]]:
+    """Run a router in this process, with `endpoint` as its P2L; give its address and its parts."""
+    path = folder / "router.yaml"
+    path.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+    settings = Settings(
+        config=str(path),
+        router_type="grk-endpoint",
+        cost_optimizer="strict",
+        router_model_endpoint=endpoint,
+        api_keys=(digest_of(KEY),),
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        app = build_app(load_config(path), settings)
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2))
+        task = ensure_future(server.serve(sockets=[listener]))
+        while not server.started and not task.done():
+            await sleep(0.005)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", app.state.live.service
+        finally:
+            server.should_exit = True
+            await task
+
+
+@contextlib.asynccontextmanager
 async def replaying() -> AsyncIterator[Replay]:
     """Run a router in this process with one model for each recorded protocol, all of them the stand-in."""
     kinds = tuple(kind for kind in KINDS if kind != "cohere")
@@ -116,35 +143,11 @@ async def replaying() -> AsyncIterator[Replay]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         models: dict[str, dict[str, Any]] = {}
         for kind in kinds:
-            base_url = f"{stand_in.url}/{kind}/v1" if KINDS[kind] == "openai" else f"{stand_in.url}/{kind}"
+            base_url = f"{stand_in.url}/{kind}" + ("/v1" if KINDS[kind].startswith("openai") else "")
             models[kind] = {"name": "m-1", "type": KINDS[kind], "base_url": base_url, "api_key": "upstream", "cost": 1}
-        path = folder / "router.yaml"
-        path.write_text(
-            yaml.safe_dump(
-                {"model_configs": models, "max_attempts": 1, "retry_seconds": 0, "breaker": {"failures": 1_000_000}}
-            ),
-            encoding="utf-8",
-        )
-        settings = Settings(
-            config=str(path),
-            router_type="grk-endpoint",
-            cost_optimizer="strict",
-            router_model_endpoint=stand_in.url,
-            api_keys=(digest_of(_KEY),),
-        )
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        app = build_app(load_config(path), settings)
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2))
-        task = ensure_future(server.serve(sockets=[listener]))
-        while not server.started and not task.done():
-            await sleep(0.005)
-        http = await stack.enter_async_context(aiohttp.ClientSession())
-        try:
-            yield Replay(f"http://127.0.0.1:{listener.getsockname()[1]}", stand_in, http)
-        finally:
-            server.should_exit = True
-            await task
+        config = {"model_configs": models, "max_attempts": 1, "retry_seconds": 0, "breaker": {"failures": 1_000_000}}
+        url, _ = await stack.enter_async_context(routing(folder, config, stand_in.url))
+        yield Replay(url, stand_in, await stack.enter_async_context(aiohttp.ClientSession()))
 
 
 SET_BY_ROUTING = frozenset({"model", "stream", "stream_options", "direct_model"})

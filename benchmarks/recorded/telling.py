@@ -244,3 +244,20 @@ def told_by_provider(exchange: Exchange) -> Telling:
     if exchange.kind == "openai-responses":
         return told_by_response(response_of_events(events))
     return told_by_chat_stream(events)
+
+
+_NOT_OFFERED = ("UNEXPECTED_TOOL_CALL", "MALFORMED_FUNCTION_CALL")
+"""Ends of answers of Gemini's that call a tool which the request did not have, or not so."""
+
+
+def is_fault(exchange: Exchange) -> bool:
+    """Return whether what a provider was recorded to answer with a 200 is no answer."""
+    try:
+        told_by_provider(exchange)
+        answers = list(events_of(str(exchange.response))) if exchange.is_stream else [exchange.answer]
+    except (ValueError, LookupError, TypeError):
+        return True
+    if any(answer.get("error") or answer.get("type") == "error" for answer in answers):
+        return True
+    candidates = [candidate for answer in answers for candidate in answer.get("candidates") or []]
+    return any(candidate.get("finishReason") in _NOT_OFFERED for candidate in candidates)

@@ -15,7 +15,7 @@ from aiohttp import web
 JSON: TypeAlias = dict[str, Any]
 KINDS: Mapping[str, str] = {
     "openai-chat": "openai",
-    "openai-responses": "openai",
+    "openai-responses": "openai-responses",
     "anthropic": "anthropic",
     "gemini": "gemini",
     "bedrock": "bedrock",

@@ -94,7 +94,7 @@ def keep(service: Service, answer: Answer) -> None:
         part.end()
     seconds = time.perf_counter() - answer.started
     charges = [charge for part in answer.parts for charge in part.charges if not charge.reservation.settled]
-    if any(charge.pending is not None for charge in charges):
+    if any(charge.pending is not None or (charge.is_estimated and charge.has_record) for charge in charges):
         task = asyncio.ensure_future(_keep_later(service, answer, charges, seconds))
         service.finishing.add(task)
         task.add_done_callback(service.finishing.discard)
@@ -103,11 +103,17 @@ def keep(service: Service, answer: Answer) -> None:
 
 
 async def _keep_later(service: Service, answer: Answer, charges: Sequence[Charge], seconds: float) -> None:
-    """Wait for answers whose client has left, within the time that a provider has."""
+    """Wait, within the time that providers have, for answers whose client has left and for their records of streams."""
+    waits_for_answer = any(charge.pending is not None for charge in charges)
+    if not waits_for_answer and answer.is_counted and answer.key is not None:  # the request itself is over
+        answer.is_counted = False
+        service.ledger.leave(answer.key)
     free = []
     try:
         for charge in charges:
             if charge.pending is None:
+                if charge.is_estimated and charge.has_record:
+                    await charge.look_up()
                 continue
             try:
                 charge.complete(await charge.pending)
@@ -202,7 +208,9 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
         prompt_tokens=prompt,
         completion_tokens=completion,
         cost=spent,
-        cost_is_estimated=any(charge.is_estimated for part in answer.parts for charge in part.charges),
+        cost_is_estimated=any(
+            charge.booked > 0 and charge.is_estimated for part in answer.parts for charge in part.charges
+        ),
         sticky=answer.choice.fixed is not None,
         code=answer.code,
         trial=None if answer.trial is None else {name: part for name, part in asdict(answer.trial).items() if part},

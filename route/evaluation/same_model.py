@@ -91,7 +91,7 @@ def _tokens_apart(a: Reply, b: Reply) -> float | None:
     longest = max(len(first), len(second))
     if not longest:
         return 0.0
-    return 1.0 - sum(one == other for one, other in zip(first, second, strict=False)) / longest
+    return 1.0 - sum(left == right for left, right in zip(first, second, strict=False)) / longest
 
 
 def _first_token_apart(a: Reply, b: Reply) -> float | None:
@@ -136,7 +136,7 @@ def differences(
     return [_tested(name, tables, level, seed) for name, tables in tested.items()]
 
 
-class _Table(NamedTuple):
+class _Distances(NamedTuple):
     """Distances between all answers to one prompt, those of the first day first."""
 
     distances: list[list[float]]
@@ -151,17 +151,17 @@ class _Table(NamedTuple):
         return sum(between) / len(between), sum(inside) / len(inside) if inside else 0.0
 
 
-def _tables(distance: Distance, before: Sequence[Sequence[Reply]], now: Sequence[Sequence[Reply]]) -> list[_Table]:
+def _tables(distance: Distance, before: Sequence[Sequence[Reply]], now: Sequence[Sequence[Reply]]) -> list[_Distances]:
     tables = []
     for earlier, later in zip(before, now, strict=True):
         replies = [*earlier, *later]
         rows = [[distance(a, b) for b in replies] for a in replies]
         if earlier and later and all(value is not None for row in rows for value in row):
-            tables.append(_Table([[value or 0.0 for value in row] for row in rows], len(earlier)))
+            tables.append(_Distances([[value or 0.0 for value in row] for row in rows], len(earlier)))
     return tables
 
 
-def _tested(name: str, tables: Sequence[_Table], level: float, seed: int) -> Difference:
+def _tested(name: str, tables: Sequence[_Distances], level: float, seed: int) -> Difference:
     draw = random.Random(seed)
     orders = [list(range(len(table.distances))) for table in tables]
 

@@ -22,6 +22,11 @@ DROPPED_FIELDS: ContextVar[list[str] | None] = ContextVar("dropped_fields", defa
 """Names of what the client of a provider leaves out of the request under way, for the response's header."""
 
 
+OWN_HISTORY: ContextVar[bool] = ContextVar("own_history", default=False)
+"""Whether earlier answers of the request under way are of the model that is asked, which may want its thoughts back.
+"""
+
+
 def note_dropped(*names: str) -> None:
     """Note that the request under way reaches the provider without these; the caller of the client is told."""
     dropped = DROPPED_FIELDS.get()
@@ -174,6 +179,19 @@ class Forwarding(Protocol):
 
     async def forward(self, path: str, model: str, body: bytes, content_type: str, timeouts: Timeouts) -> Forwarded:
         """Post a body to a path below the base URL. Raise ProviderError if there is no answer."""
+        ...
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """A client of a provider that keeps a record of what an answer has used, also of one that nobody saw the end of."""
+
+    def keeps(self, identifier: str) -> bool:
+        """Return whether there may be a record of the answer with this identifier."""
+        ...
+
+    async def recorded(self, identifier: str, timeouts: Timeouts) -> JSON:
+        """Return the record as a chunk with its usage. Raise ProviderError if there is none, or not yet."""
         ...
 
 

@@ -207,6 +207,8 @@ async def whole_stream(self: Provider, request: JSON, timeouts: Timeouts) -> Asy
 
 _ANSWERS_ALONE = frozenset({"model", "reasoning_content", "reasoning", "reasoning_details", "annotations", "images"})
 """Fields of an answer's message that a request's message does not have."""
+OWN_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
+"""Those of them that a model may want back of its own answers."""
 _MAY_BE_NULL = ("refusal", "audio", "function_call", "tool_calls")
 _SIGNATURES = "extra_content"
 

@@ -19,6 +19,8 @@ from p2l.common.long_texts import apart
 from route.providers import completions, cousins, efforts, responses
 from route.providers.base import (
     JSON,
+    NATIVE,
+    OWN_HISTORY,
     Account,
     Fault,
     Forwarded,
@@ -29,8 +31,8 @@ from route.providers.base import (
     note_dropped,
 )
 from route.providers.http import WHOLE, Event, Transport
-from route.providers.translation import NativeCall
-from route.providers.usage import usage_in
+from route.providers.translation import NativeCall, translated
+from route.providers.usage import of_generation, usage_in
 
 
 def classic(request: JSON) -> JSON:
@@ -62,6 +64,10 @@ def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
 
 # After which a service that had no Responses API is asked for it again.
 _RESPONSES_REST_SECONDS = 600.0
+
+
+_RECORDS: Mapping[str, bool] = {"none": False, "generation": True}
+"""Whether a provider has OpenRouter's records of generations, by the account's option `record`."""
 
 
 def _has_responses(options: Mapping[str, Any]) -> bool:
@@ -99,9 +105,12 @@ class OpenAICompatible:
         self._prepare = prepare or dialect_of(account.options)
         self._omit = completions.named_by(account.options, "omit")
         self._keep = completions.named_by(account.options, "keep")
+        # OpenAI's own models refuse thoughts in messages; of other services nothing is known.
+        self._keeps_own = protocol == "openai" and not base.startswith("https://api.openai.com/")
         self._tool_ids = choose("options: tool_ids", str(account.options.get("tool_ids", "usual")), _TOOL_IDS)
         self._transport = Transport(account, protocol)
         self._has_responses = _has_responses(account.options)
+        self._has_generations = choose("options: record", str(account.options.get("record", "none")), _RECORDS)
         self._asks_again_at = 0.0
 
     def speaks(self, protocol: str) -> bool:
@@ -166,6 +175,18 @@ class OpenAICompatible:
             return NotSpokenError()
         return error
 
+    def keeps(self, identifier: str) -> bool:
+        """See `Recording`; likewise the next."""
+        return self._has_generations or (self._has_responses and identifier.startswith("resp_"))
+
+    async def recorded(self, identifier: str, timeouts: Timeouts) -> JSON:
+        """Return OpenRouter's record of a generation, or a response that is kept, with its usage."""
+        name = quote(identifier, safe="")
+        path = f"generation?id={name}" if self._has_generations else f"responses/{name}"
+        record = await self._transport.fetch(self._url({}, path), timeouts)
+        read = of_generation if self._has_generations else responses.usage_of
+        return self._transport.understood(read, record if isinstance(record, dict) else {})
+
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
         # OpenAI refuses stream options without a stream.
@@ -208,7 +229,8 @@ class OpenAICompatible:
         await self._transport.close()
 
     def _body(self, request: JSON) -> JSON:
-        request = completions.with_tool_ids(completions.for_another_model(request, self._keep), self._tool_ids)
+        keep = self._keep | completions.OWN_THOUGHTS if self._keeps_own and OWN_HISTORY.get() else self._keep
+        request = completions.with_tool_ids(completions.for_another_model(request, keep), self._tool_ids)
         return completions.omitted(self._prepare(request), self._omit)
 
     async def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
@@ -308,6 +330,33 @@ def for_reasoning(request: JSON) -> JSON:
 def for_o1(request: JSON) -> JSON:
     """Prepare a request for the first versions of o1, which have no system role either."""
     return completions.renamed(for_reasoning(request), dict.fromkeys(completions.SYSTEM_ROLES, "user"))
+
+
+class ResponsesAlone(OpenAICompatible):
+    """A client of models that have the Responses API alone: chat completions are translated to it and back."""
+
+    async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
+        """Request a whole chat completion."""
+        return completions.without(await (await self._call(request, timeouts)).answer(), (NATIVE,))
+
+    async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
+        """Request a chat completion and yield its chunks."""
+        call = await self._call({**request, "stream": True}, timeouts)
+        translator = responses.ResponsesStream(with_usage=completions.asks_for_usage(request))
+        async with aclosing(call.stream(translator)) as chunks:
+            async for chunk in chunks:
+                says_nothing = not chunk["choices"] and chunk.get("usage") is None
+                if not (chunk.pop(NATIVE, None) and says_nothing):
+                    yield chunk
+
+    async def _call(self, request: JSON, timeouts: Timeouts) -> NativeCall:
+        body = await apart(request, lambda: translated("responses", responses.request_of, self._body(request)))
+        if request.get("stream"):
+            body["stream"] = True
+        return await self._native(NativeRequest("responses", body), timeouts)
+
+    def _not_spoken(self, error: ProviderError) -> Exception:
+        return error
 
 
 class WholeAnswers(OpenAICompatible):

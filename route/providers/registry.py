@@ -103,6 +103,7 @@ _SPECS = (
         has_openai_models=True,
     ),
     ProviderSpec("openai-reasoning", "openai-reasoning", _OPENAI, _OPENAI_KEY, _OPENAI_URL, options=_RESPONSES),
+    ProviderSpec("openai-responses", "openai-responses", _OPENAI, _OPENAI_KEY, _OPENAI_URL, options=_RESPONSES),
     ProviderSpec("openai-o1", "openai-o1", _OPENAI, _OPENAI_KEY, _OPENAI_URL),
     ProviderSpec(
         "anthropic",
@@ -163,7 +164,11 @@ _SPECS = (
         "https://openrouter.ai/api/v1",
         "OPENROUTER_API_KEY",
         headers={"HTTP-Referer": "http://localhost", "X-Title": "P2L"},
-        options={"keep": ("reasoning", "reasoning_details", "extra_content"), **_RESPONSES},
+        options={
+            "keep": ("reasoning", "reasoning_details", "extra_content"),
+            "record": "generation",
+            **_RESPONSES,
+        },
         models=ModelList(key_check="https://openrouter.ai/api/v1/key"),
         speed=(2.5, 60),
         has_openai_models=True,

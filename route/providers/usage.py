@@ -240,6 +240,18 @@ def of_cohere(counts: JSON) -> JSON | None:
     return _merged(_totals(prompt or 0, completion or 0), _known(prompt=cached))
 
 
+def of_generation(record: JSON) -> JSON:
+    """Return OpenRouter's record of a generation as a chunk; KeyError or TypeError where it has no counts (yet)."""
+    told = record["data"]
+    prompt, completion = int(told["native_tokens_prompt"]), int(told["native_tokens_completion"])
+    cached, reasoning = _within(told, "native_tokens_cached"), _within(told, "native_tokens_reasoning")
+    usage = _merged(_totals(prompt, completion), _known(prompt=cached, reasoning=reasoning))
+    usage |= {"cost": told.get("total_cost"), "is_byok": told.get("is_byok")}
+    usage["cost_details"] = {"upstream_inference_cost": told.get("upstream_inference_cost")}
+    named = {"id": told.get("id"), "model": told.get("model"), "provider": told.get("provider_name")}
+    return {**named, "service_tier": told.get("service_tier"), "choices": [], "usage": usage}
+
+
 def to_messages(usage: Any) -> JSON:
     """Return the usage of a chat completion as a message counts it; zeros without counts."""
     counted = read({"usage": usage})

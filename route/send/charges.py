@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +15,14 @@ from route.config import ModelConfig, Price
 from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
-from route.providers.base import JSON, NativeRequest
-from route.providers.completions import BYTES_PER_TOKEN
+from route.providers.base import JSON, NativeRequest, Provider, ProviderError, Recording, Timeouts
 from route.providers.registry import spec_of
 from route.providers.usage import TokenCounts, read
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
 from route.request.native import limit_of
 from route.send.identity import Identity
+from route.send.pace import Pace
 from route.send.served import Served
 
 # Tokens of an answer where neither request nor configuration limits it; every model accepts this limit.
@@ -37,11 +38,16 @@ _TEMPLATE_TOKENS = 256
 _TOOL_TOKENS = 1000
 # The largest image, by the provider that counts most tokens for one.
 _ATTACHMENT_TOKENS = 50_000
+# Seconds before each look at a provider's record, which it may write some time after the answer.
+_RECORD_PAUSES = (0.3, 0.7, 2.0, 5.0, 12.0)
+_RECORD_TIMEOUTS = Timeouts(connect=5.0, first_token=10.0, total=10.0)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 # The longest document that a provider fetches, for a model without `context_window`.
 _REMOTE_TOKENS = 1_000_000
 # Of a fast model: bounds what may have been made of an answer that nobody saw.
 _TOKENS_PER_SECOND = 100.0
+# After which a provider stops an answer whose connection is closed.
+_NOTICE_SECONDS = 0.1
 _MILLION = 1e6
 _DEEPEST_DELTA = 4  # tool calls hold functions; nothing is deeper
 _DEEPEST_MARK = 8  # results of tools in the content of messages
@@ -138,8 +144,14 @@ class Charge:
     """What the provider counted last."""
     identity: Identity | None = field(default=None, repr=False)
     """Knows which names are those of the model that was asked for."""
+    provider: Provider | None = field(default=None, repr=False)
+    """Who was asked."""
     served: Served = Served()  # noqa: RUF009 - immutable
     """Who answers, as the provider says."""
+    identifier: str = ""
+    """Of the answer, under which the provider may keep a record of it."""
+    pace: Pace = field(default_factory=Pace, repr=False)
+    """Of the deployment."""
     booked: float = 0.0
     choices: int = 1
     """Number of choices."""
@@ -153,6 +165,8 @@ class Charge:
     _is_finished: bool = False
     _pieces: int = 0  # since the provider counted
     _bytes: int = 0
+    _all_bytes: int = 0
+    _thought_bytes: int = 0
 
     def count(self, choices: Any) -> None:
         """Count what a chunk or an answer holds, for a provider that does not or a client that leaves before."""
@@ -168,6 +182,9 @@ class Charge:
                     self._first_text_at = time.perf_counter()
                 self._pieces += 1
                 self._bytes += size
+                self._all_bytes += size
+                thoughts = delta.get("reasoning_content")
+                self._thought_bytes += count_bytes(thoughts) if isinstance(thoughts, str) else 0
 
     def take_usage(self, answer: JSON) -> None:
         """Take over the usage of an answer or a chunk."""
@@ -185,6 +202,8 @@ class Charge:
 
     def identify(self, answer: JSON) -> None:
         """Note who answers, by a whole answer or a chunk."""
+        if not self.identifier and isinstance(answer.get("id"), str):
+            self.identifier = answer["id"]
         if spec_of(self.config.type).names_model:
             self.served = self.served.joined(answer)
 
@@ -217,8 +236,8 @@ class Charge:
     @property
     def answer_tokens(self) -> int:
         """Return the tokens of the answer: the provider's count, and what has come since or instead."""
-        # A chunk holds a token or more, and a token is about four bytes: the greater count is nearer.
-        return (self.tokens[1] or 0) + max(self._pieces, math.ceil(self._bytes / BYTES_PER_TOKEN))
+        # A chunk holds a token or more, and a token is four bytes or fewer: the greater count is nearer.
+        return (self.tokens[1] or 0) + max(self._pieces, self.pace.text_tokens(self._bytes))
 
     def cost(self) -> float:
         """Return the cost from tokens and price where both are known, else the configured cost."""
@@ -229,10 +248,10 @@ class Charge:
             return self.config.cost * self.choices
         prompt, completion = self.tokens
         if prompt is None:  # as of a client that left before the provider counted
-            prompt = self.request.prompt_tokens
+            prompt = self.pace.prompt_tokens(self.request.prompt_tokens)
         tokens = self.answer_tokens
         if completion is None and tokens and not self._is_finished:
-            tokens += self._hidden_tokens()
+            tokens += self._hidden_tokens() + self._tokens_under_way()
         cost = price.cost(usage._replace(prompt=prompt, completion=tokens))
         reserved = self.reservation.amount
         if completion is None and not tokens:  # nobody saw what was made, and the provider charges for it
@@ -243,9 +262,49 @@ class Charge:
         # An estimate never exceeds what was reserved; the provider's own count may.
         return cost if self.is_measured or reserved is None else min(cost, reserved)
 
+    @property
+    def has_record(self) -> bool:
+        """Return whether the provider may have counted what nobody has seen the end of."""
+        records = self._records
+        return bool(self.identifier) and records is not None and records.keeps(self.identifier)
+
+    @property
+    def _records(self) -> Recording | None:
+        provider: object = self.provider
+        return provider if isinstance(provider, Recording) else None
+
+    async def look_up(self) -> None:
+        """Take over the provider's own record, which it may write seconds later; without one the estimate stays."""
+        records = self._records
+        assert records is not None
+        for pause in _RECORD_PAUSES:
+            await asyncio.sleep(pause)
+            with contextlib.suppress(ProviderError):
+                record = await records.recorded(self.identifier, _RECORD_TIMEOUTS)
+                self.take_usage(record)
+                self.identify(record)
+                return
+
+    def learn(self) -> None:
+        """Take over what a stream, whose tokens the provider counted, says of others that may be cut."""
+        if self._first_text_at is not None and self.is_measured and self.request.stream and self.choices == 1:
+            wait = self._first_text_at - self.started
+            self.pace.observe(self.usage, self._all_bytes, self._thought_bytes, wait)
+            self.pace.observe_prompt(self.tokens[0] or 0, self.request.prompt_tokens)
+
+    def _tokens_under_way(self) -> int:
+        """Return the tokens that the provider makes of a stream before it notices that nobody reads it any more."""
+        assert self._first_text_at is not None
+        seconds = max(time.perf_counter() - self._first_text_at, _NOTICE_SECONDS)
+        share = (self._pieces - 1) / max(self._pieces, 1)  # the first piece tells no speed
+        return math.ceil(self.answer_tokens * share * _NOTICE_SECONDS / seconds)
+
     def _hidden_tokens(self) -> int:
         """Return the thoughts that a model may have had before its first text, of which a cut stream tells nothing."""
         assert self._first_text_at is not None
+        known = self.pace.hidden_tokens(self._first_text_at - self.started)
+        if known is not None:
+            return known * self.choices
         usual_wait, usual_speed = spec_of(self.config.type).speed
         thinking = max(0.0, self._first_text_at - self.started - usual_wait)
         return math.ceil(thinking * max(_TOKENS_PER_SECOND, usual_speed) * self.choices)

@@ -31,6 +31,7 @@ from route.providers.base import (
     DROPPED_FIELDS,
     JSON,
     NATIVE,
+    OWN_HISTORY,
     Fault,
     NativeRequest,
     NotSpokenError,
@@ -292,7 +293,11 @@ class Dispatcher:
             raise of_refusal(reservation)
         choices = count_of(sizes.get("n")) or 1
         charge = Charge(deployment.name, deployment.config, request, reservation, choices=choices)
-        charge.identity = deployment.identity
+        charge.identity, charge.pace, charge.provider = (
+            deployment.identity,
+            deployment.activity.pace,
+            deployment.provider,
+        )
         if bounds is not None:
             charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
         if charge.max_tokens is not None:
@@ -303,6 +308,7 @@ class Dispatcher:
             charge.use(await request.apart(lambda: request.prompt_tokens))
         started = time.perf_counter()
         noted = DROPPED_FIELDS.set(answer.dropped)
+        OWN_HISTORY.set(deployment.name in (request.direct, answer.choice.fixed))
         try:
             with self.attempt(answer, deployment, charge):
                 left = max(_MARGIN, answer.deadline.left())
@@ -467,6 +473,7 @@ class Dispatcher:
     def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
         """Book what an attempt has cost, if it has; return that. A failed attempt is not an answer."""
         charge.booked = cost = charge.cost() if has_cost else 0.0
+        charge.learn()
         # Counts that are not complete would make an answer look cheaper than it was.
         prompt, completion = charge.tokens if charge.is_measured else (None, None)
         self.ledger.settle(

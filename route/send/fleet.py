@@ -22,6 +22,7 @@ from route.providers.accounts import account_for, make_provider
 from route.providers.base import Fault, Forwarding, NativeProvider, Provider, ProviderError
 from route.request.api_errors import ApiError
 from route.send.identity import Identity
+from route.send.pace import Pace
 
 # Faults of the request: a model that finds them works.
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
@@ -168,6 +169,7 @@ class _Activity:
     """Mean latency and the time of the last one, of streams (True) and of whole answers."""
     tokens: deque[tuple[float, int]] = field(default_factory=deque)
     """Times and counts of the tokens of the last minute, where they are limited."""
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(eq=False)

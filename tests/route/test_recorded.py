@@ -43,13 +43,12 @@ def test_answers_are_told_as_recorded(kind: str) -> None:
     played = [exchange for exchange in exchanges(kind) if usable(exchange)]
     if not played:
         pytest.skip("no recorded traffic of this protocol")
-    dialects = ["responses"] if kind == "openai-responses" else list(DIALECTS)
 
     async def main() -> None:
         async with replaying() as replay:
             for exchange in played:
                 expected = told_by_provider(exchange)
-                for name in dialects:
+                for name in DIALECTS:
                     # Of Bedrock's streams, which are binary, none is recorded.
                     for stream in {kind != "bedrock", exchange.is_stream}:
                         told = await replay.told(exchange, DIALECTS[name], stream=stream)

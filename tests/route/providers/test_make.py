@@ -15,7 +15,7 @@ from tests.route.providers.servers import run
 KINDS = (
     "openai azure groq deepseek mistral deepinfra cerebras openrouter cohere huggingface ollama vllm anthropic gemini"
 )
-KINDS += " openai-reasoning openai-o1 gemini-compatible azure-ai mock"
+KINDS += " openai-reasoning openai-o1 openai-responses gemini-compatible azure-ai mock"
 
 
 @pytest.mark.parametrize("kind", KINDS.split())

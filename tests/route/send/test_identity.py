@@ -71,7 +71,7 @@ class Impostor:
 
 
 FRONTIER = {"name": "frontier-1", "cost": 1, "price": {"input": 10, "output": 100}, "prior_coef": 9.0}
-SMALL = {"name": "tiny-1b", "cost": 0.1, "price": {"input": 1, "output": 2}, "prior_coef": -9.0}
+SMALL = {"name": "tiny-1b", "cost": 0.1, "price": {"input": 1, "output": 2}, "serves": ["embeddings"]}
 Look = Callable[[Running, Impostor], Awaitable[None]]
 
 
