@@ -33,6 +33,8 @@ SETTINGS = (
     "random",
     "sharp",
     "missing",
+    "missing by student",
+    "two judges",
 )
 _SCORE_OF_QUALITY = 0.12  # score for a quality of 1, so that few scores meet an end of the scale
 
@@ -65,6 +67,7 @@ class Panel:
 def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, items: int = 80) -> Panel:
     """Draw a panel of a setting; six students, equal or between -0.6 and 0.6."""
     rng = np.random.default_rng(seed)
+    judges = 2 if setting == "two judges" else judges
     students = 6
     quality = np.zeros(students) if equal else rng.permutation(np.linspace(-0.6, 0.6, students))
     seen = quality + 0.6 * rng.normal(size=(items, 1)) + 0.6 * rng.normal(size=(items, students))
@@ -77,8 +80,8 @@ def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, it
     if setting == "copies with a taste":
         taste[:, 0] = 0.5 * rng.normal(size=students)
         taste[:, 1] = taste[:, 0]
-    if setting == "tastes":
-        taste = 0.4 * rng.normal(size=(students, judges))
+    if setting in ("tastes", "two judges"):
+        taste = (0.4 if setting == "tastes" else 0.2) * rng.normal(size=(students, judges))
     if setting == "families":
         common = rng.normal(size=(items, students, 3))[..., np.arange(judges) // 2]
         errors = noise * (0.75 * common + np.sqrt(1 - 0.75**2) * rng.normal(size=errors.shape))
@@ -91,6 +94,9 @@ def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, it
     scores = 0.5 + _SCORE_OF_QUALITY * (seen[..., None] * sharpness + errors + taste + 0.3 * rng.normal(size=judges))
     if setting == "missing":
         scores[rng.random(scores.shape) < 0.4] = np.nan
+    if setting == "missing by student":  # most judges skip half of what the best student answers
+        skipped = (rng.random(scores.shape) < 0.5) & (quality == quality.max())[:, None] & (np.arange(judges) > 1)
+        scores[skipped] = np.nan
     return Panel(np.clip(scores, 0.0, 1.0), quality, correlation)
 
 
@@ -141,7 +147,15 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a row for each setting."""
     args = build_parser().parse_args(argv)
-    head = ["five judges", "tau, the fit", "tau, plain mean", "intervals hold", "stars for equals", "worth", "planted"]
+    head = [
+        "five judges, or two",
+        "tau, the fit",
+        "tau, plain mean",
+        "intervals hold",
+        "stars for equals",
+        "worth",
+        "planted",
+    ]
     print(table(head, [_row(setting, args.runs, args.equal_runs) for setting in SETTINGS]))
 
 

@@ -57,6 +57,12 @@ class Annotations:
         return len(self.score)
 
 
+def no_annotations() -> Annotations:
+    """Return none, where people have scored nothing yet."""
+    none = np.zeros(0, dtype=np.int64)
+    return Annotations(none, none, none, score=np.zeros(0), annotators=(), rows=0, bad=())
+
+
 def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
     """Read a .csv, .jsonl or .ndjson file. Raise RunInputError if it cannot be read, or no row of it can be used."""
     reader = _Reader(loaded)
@@ -270,6 +276,8 @@ def _people(loaded: LoadedRun, annotations: Annotations) -> Iterator[PeopleAgree
     # Every two annotations of one (response, factor), by which they are sorted, both ways round.
     starts = np.flatnonzero(np.diff(annotations.response, prepend=-1) | np.diff(annotations.factor, prepend=-1))
     ends = [*starts[1:].tolist(), len(annotations)]
+    if not len(annotations):
+        return
     places = [pair for start, end in zip(starts, ends, strict=True) for pair in permutations(range(start, end), 2)]
     if not places:
         return

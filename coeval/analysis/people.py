@@ -1,4 +1,4 @@
-"""Judges calibrated by people's scores of some answers, and the students' calibrated scores on all answers.
+"""Judges calibrated by people's scores of some answers, and students corrected by them: scores, intervals, votes.
 
 Shapes: P annotated (answer, factor) pairs, U units, S students, B draws.
 """
@@ -12,11 +12,13 @@ from typing import Annotated
 import numpy as np
 
 from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows
+from coeval.analysis.fit import Fit, fit_run
+from coeval.analysis.panel import Mask, ScoreTable, about_means, effective_number, item_products, score_table
 from coeval.analysis.records import LEVEL_WORDS, Skipped
-from coeval.analysis.statistics import Codes, Floats, Summaries, group_means
-from coeval.analysis.students import ranked
-from coeval.analysis.tables import ItemCount, JudgeName, Rank, ScoreCount, Shown, StudentName, estimated
-from coeval.analysis.units import LoadedRun, Report, Units
+from coeval.analysis.statistics import Codes, Floats, Summaries, group_means, holm, t_limits, two_sided
+from coeval.analysis.students import student_rows
+from coeval.analysis.tables import ItemCount, JudgeName, Rank, Shown, StudentName, estimated
+from coeval.analysis.units import LoadedRun, Report, Units, factor_weights
 
 # Maps from a judge's scores to people's.
 #
@@ -77,9 +79,8 @@ def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | Non
 
 
 _MIN_ITEMS_OF_MAP = 10  # a map of fewer is a guess
-_CALIBRATED = "mean of what the judges' scores are worth, on all answers; 95 % interval"
+_CALIBRATED = "on people's scale: what the panel's scores of all answers are worth, and the gap; 95 % interval"
 _DRAWS = 200
-_NORMAL_QUANTILE = 1.959964
 
 
 @dataclass(frozen=True)
@@ -116,24 +117,32 @@ class _MapRow:
 
 @dataclass(frozen=True)
 class _StudentCalibration:
-    """A student's scores on all answers, raw and calibrated."""
+    """A student's scores, as the panel gave them and corrected by people's."""
 
     rank: Rank  # by `calibrated`
     student: StudentName
     raw_rank: Annotated[int, Shown("raw rank")]
-    raw: Annotated[float, estimated("raw", "mean of the same scores as judges gave them", "raw_")]
+    raw: Annotated[float, estimated("judges", "by the fit of the panel, before people", "raw_")]
     raw_lower: float
     raw_upper: float
-    calibrated: Annotated[float, estimated("calibrated", _CALIBRATED)]
+    calibrated: Annotated[float, estimated("corrected", _CALIBRATED)]
     lower: float
     upper: float
-    units: ScoreCount  # scores of judges that have a map
-    people: Annotated[float | None, Shown("people", "mean of what people gave the answers that they scored", 3)]
-    people_pairs: Annotated[int, Shown("people's scores", "(answer, factor) that people scored")]
-    # A judge may favour a student for what no map of scores sees.
-    gap: Annotated[float | None, estimated("gap", "people less calibrated judges on those answers", "gap_")]
-    gap_lower: float | None
-    gap_upper: float | None
+    labels: Annotated[int, Shown("labels", "answers that people scored")]
+    # Judges may favour a student for what no map of scores sees.
+    gap: Annotated[float, Shown("gap", "what people give it beyond the map, as far as labels tell; in `corrected`", 3)]
+    gap_doubt: Annotated[float, Shown("left open", "standard deviation of the gap that labels leave open", 3)]
+    tied: Annotated[str, Shown("not told from", "by a difference beyond chance", wide=True)]  # names, with a comma
+
+
+@dataclass(frozen=True)
+class _NextLabel:
+    """An answer, and a factor, that people should score next."""
+
+    response_id: Annotated[str, Shown("answer")]
+    student: StudentName
+    factor: Annotated[str, Shown("factor")]
+    score: str = ""  # to be filled in
 
 
 @dataclass(frozen=True)
@@ -144,10 +153,12 @@ class Calibration(Report):
     rows_read: int
     annotators: tuple[str, ...]
     left_out: tuple[Skipped, ...]
-    without_map: tuple[str, ...]  # judges that scored nothing that people did: their scores play no part in `students`
+    without_map: tuple[str, ...]  # judges that scored nothing that people did
     agreement: tuple[PeopleAgreement, ...]
     judges: tuple[_JudgeCalibration, ...]
     maps: tuple[_MapRow, ...]
+    worth: float | None  # number of independent judges that all are worth by people's labels
+    next: tuple[_NextLabel, ...]
     students: tuple[_StudentCalibration, ...]
 
 
@@ -191,6 +202,11 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
         item=np.unique(point, return_inverse=True)[1],
     )
     judges = list(_judges(loaded, pairs))
+    corrected = corrected_run(loaded, annotations)
+    rows, people = labelled_rows(loaded, annotations)
+    scores = score_table(loaded).scores[rows]
+    judging = np.asarray((~np.isnan(scores)).any(axis=0))
+    complete = np.asarray(~np.isnan(scores[:, judging]).any(axis=1))
     return Calibration(
         header=loaded.header,
         annotations=len(annotations),
@@ -203,7 +219,9 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
         agreement=agreement_rows(loaded, annotations),
         judges=tuple(map(_summary, judges)),
         maps=tuple(row for judge in judges for row in _map_rows(judge)),
-        students=_students(loaded, pairs, judges),
+        worth=worth_by_labels(scores[complete][:, judging], people[complete]),
+        next=_next_labels(loaded, corrected, annotations),
+        students=_students(loaded, corrected),
     )
 
 
@@ -268,84 +286,309 @@ def _map_rows(judge: _Judge) -> Iterator[_MapRow]:
         )
 
 
-def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tuple[_StudentCalibration, ...]:
-    size = len(loaded.students)
-    if not judges:
-        return ()
-    student = np.concatenate([judge.units.student for judge in judges])
-    point = np.concatenate([judge.units.datapoint for judge in judges])
-    norm = np.concatenate([judge.units.norm for judge in judges])
-    worth = np.concatenate([judge.map(judge.units.norm) for judge in judges])
-    cluster = loaded.clusters[point]
-    raw = group_means(student, norm, cluster, size)
-    calibrated = group_means(student, worth, cluster, size)
-    # Two variances add up: which items the run has, and which of them people scored.
-    widths = np.hypot((calibrated.upper - calibrated.lower) / 2, _NORMAL_QUANTILE * _map_errors(pairs, judges, size))
-    people, gaps = _beside_people(loaded, pairs, judges)
-    raw_ranks = ranked(loaded, raw)
+# Students on people's scale: every answer's score by the panel made worth what people say, and what that leaves.
+#
+# With g the map from the panel's score p_r of an answer to what people gave, a student's score is
+#
+#     mean over its answers of g(p_r) + k_s mean over those that people scored of (h_r - g(p_r))
+#
+# where people's h_r is held against a map of other items (prediction-powered inference, Angelopoulos et al. 2023, with
+# a map by pool adjacent violators). The gap that is left between people and map is a random effect of the student with
+# variance t^2, and k_s = t^2 / (t^2 + s^2 / n_s) what n_s labels tell of it: without labels of a student it is 0, and
+# the interval is as wide as gaps of students are. Shapes: R answers, L labelled ones, S students, C clusters, V values.
+
+_WEIGHTS_FROM = 10.0  # labels from which people say more of judges' weights than the fit does
+_RIDGE = 0.1  # as a share of a judge's variance: what two judges share is never known exactly
+_LEAST_LABELS_OF_WORTH = 10
+_PRIOR_LABELS = 5.0  # labels that a map is worth which only moves all scores alike
+_PRIOR_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the panel's scores, where these lie
+_PRIOR_GAP = 0.05  # standard deviation of students' gaps, worth two students
+_PRIOR_GAP_STUDENTS = 2.0
+_APART = 0.05  # chance of a difference, after Holm's correction, below which two students are told apart
+_NEXT_ANSWERS = 20
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Students' scores on people's scale."""
+
+    score: Floats  # (S,), NaN of students without answers
+    covariance: Floats  # (S, S): by the choice of items, of labels, and the gaps that labels leave open
+    freedom: float
+    gap: Floats  # (S,): what people give beyond the map, as far as labels tell; 0 without
+    labels: Codes  # (S,): answers that people scored
+    doubt: Floats  # (S,): standard deviation of the gap that is left
+
+    def limits(self) -> tuple[Floats, Floats]:
+        """Return 95 % limits of the scores, in [0, 1]."""
+        lower, upper = t_limits(self.score, np.diagonal(self.covariance), self.freedom)
+        return np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0)
+
+    def is_apart(self) -> Mask:
+        """Return which students (S, S) are told apart."""
+        apart = np.zeros(self.covariance.shape, dtype=bool)
+        a, b = np.triu_indices(len(self.score), 1)
+        known = np.isfinite(self.score[a] + self.score[b])
+        a, b = a[known], b[known]
+        variance = self.covariance[a, a] + self.covariance[b, b] - 2.0 * self.covariance[a, b]
+        p_values = two_sided(self.score[a] - self.score[b], np.maximum(variance, 0.0), self.freedom)
+        apart[a, b] = holm(p_values.tolist()) < _APART if len(a) else False
+        return np.asarray(apart | apart.T)
+
+
+def labelled_weights(moments: Floats, follows: Floats, labels: Floats, sharpness: Floats) -> Floats:
+    """Return weights of judges (J,) by few labels: those of the best linear forecast of what people say.
+
+    What judges' scores share, `moments` (J, J), is known of all answers; only their covariances with people's scores,
+    `follows` (J,) by as many `labels` (J,), are told by people, and by the `sharpness` that the fit knows.
+    """
+    size = float(np.abs(sharpness).sum())
+    prior = sharpness * (float(np.abs(follows).sum()) / size if size > 0 else 0.0)
+    expected = (labels * follows + _WEIGHTS_FROM * prior) / (labels + _WEIGHTS_FROM)
+    ridge = _RIDGE * np.diag(np.diagonal(moments) + 1e-12)
+    return np.asarray(np.maximum(np.linalg.solve(moments + ridge, expected), 0.0))
+
+
+def worth_by_labels(scores: Floats, people: Floats) -> float | None:
+    """Return the effective number of judges by errors about people's scores (L,) of answers that all scored (L, J).
+
+    It knows errors that all judges share; what people err by is shared too, so that it is a little too low. None with
+    fewer than ten answers.
+    """
+    if len(people) < _LEAST_LABELS_OF_WORTH or scores.shape[1] < 2:
+        return None
+    y, h = scores - scores.mean(axis=0), people - people.mean()
+    square = float(h @ h)
+    rest = y - np.outer(h, y.T @ h / square) if square > 0 else y
+    noise = (rest**2).mean(axis=0)
+    sd = np.sqrt(np.maximum(noise, 1e-12))
+    return float(effective_number(rest.T @ rest / len(rest) / np.outer(sd, sd), noise))
+
+
+def _evidence_by_people(fit: Fit, labelled: Codes, people: Floats) -> Floats:
+    """Return the judges' weights once people have scored the answers in rows `labelled` (L,) of the fit's table."""
+    table, judges = fit.table, fit.judges
+    scores = table.scores - table.length[:, None] * judges.excess
+    moments = np.nan_to_num(item_products(table, scores, fit.counts).covariance())
+    follows, labels = np.zeros(table.judges), np.zeros(table.judges)
+    for judge in range(table.judges):
+        rows = fit.counts[:, judge]
+        centred = np.zeros(len(scores))
+        centred[rows] = about_means(scores[rows, judge], table.item[rows], len(table.items))
+        mine = rows[labelled]
+        labels[judge] = mine.sum()
+        if mine.any():
+            follows[judge] = float((centred[labelled[mine]] * (people[mine] - people[mine].mean())).mean())
+    return labelled_weights(moments, follows, labels, judges.sharpness)
+
+
+def panel_scores(loaded: LoadedRun, weights: Floats | None = None) -> tuple[ScoreTable, Floats]:
+    """Return the answers of a run with the panel's score of each (R,), in [0, 1]; NaN where no judge counts.
+
+    Judges count by `weights` (J,), by default as in the fit.
+    """
+    fit, table = fit_run(loaded), score_table(loaded)
+    given = ~np.isnan(table.scores)
+    if fit is None:
+        with np.errstate(invalid="ignore"):
+            return table, np.where(given, table.scores, 0.0).sum(axis=1) / given.sum(axis=1)
+    judges, solution = fit.judges, fit.solution
+    severity = np.nan_to_num(solution.severity)[table.task]
+    evidence, sharpness = judges.evidence if weights is None else weights, judges.sharpness
+    if not (evidence * sharpness > 0).any():
+        evidence, sharpness = np.ones(table.judges), np.ones(table.judges)
+    rest = np.where(fit.counts, table.scores - severity - table.length[:, None] * judges.excess, 0.0) @ evidence
+    below = fit.counts @ (evidence * sharpness)
+    quality = np.divide(rest, below, out=np.full(len(rest), np.nan), where=below > 0)
+    return table, np.clip(fit.level[table.item] + fit.scale * (quality - solution.item[table.item]), 0.0, 1.0)
+
+
+def corrected_scores(
+    panel: Floats, student: Codes, cluster: Codes, students: int, labelled: Codes, people: Floats
+) -> Corrected:
+    """Correct the panel's scores (R,) by people's (L,) of the answers at places `labelled` (L,)."""
+    values, place = np.unique(panel, return_inverse=True)
+    answers = np.bincount(student * len(values) + place, minlength=students * len(values)).reshape(students, -1)
+    number = answers.sum(axis=1)
+    shares = np.divide(answers, number[:, None], out=np.zeros(answers.shape), where=number[:, None] > 0)
+    at, who, group = place[labelled], student[labelled], np.unique(cluster[labelled], return_inverse=True)[1]
+    groups = int(group.max(initial=-1)) + 1
+    worth = _worth(values, panel, at, people, np.ones(len(at)))
+    rest = people - worth[at]
+    if groups > 1:  # against a map of other items
+        fold = np.random.default_rng(0).permutation(groups)[group] % _FOLDS
+        for number_of_fold in np.unique(fold):
+            out = fold == number_of_fold
+            rest[out] = people[out] - _worth(values, panel, at[~out], people[~out], np.ones((~out).sum()))[at[out]]
+    labels = np.bincount(who, minlength=students)
+    mean = np.bincount(who, rest, minlength=students) / np.maximum(labels, 1)
+    noise, gap_variance = _variances(rest, who, mean, labels)
+    kept = np.where(labels > 0, gap_variance / (gap_variance + noise / np.maximum(labels, 1)), 0.0)
+    covariance = np.diag((1.0 - kept) * gap_variance) + _of_items(worth[place], student, cluster, students)
+    draws = np.zeros((_DRAWS, students))
+    chance = np.random.default_rng(0)
+    for draw in range(_DRAWS if groups > 1 else 0):
+        weight = np.bincount(chance.integers(groups, size=groups), minlength=groups)[group].astype(np.float64)
+        drawn = _worth(values, panel, at, people, weight)
+        total = np.bincount(who, weight, minlength=students)
+        moved = np.bincount(who, weight * (rest - (drawn - worth)[at]), minlength=students) / np.maximum(total, 1.0)
+        draws[draw] = shares @ drawn + kept * np.where(total > 0, moved, mean)
+    covariance = covariance + np.cov(draws, rowvar=False).reshape(students, students)
+    score = np.where(number > 0, shares @ worth + kept * mean, np.nan)
+    return Corrected(
+        score=score,
+        covariance=covariance,
+        freedom=float(max(groups - 1, 1)) if groups else float(max(len(np.unique(cluster)) - 1, 1)),
+        gap=kept * mean,
+        labels=labels,
+        doubt=np.sqrt((1.0 - kept) * gap_variance),
+    )
+
+
+def _worth(values: Floats, panel: Floats, at: Codes, people: Floats, weight: Floats) -> Floats:
+    """Return what people give to answers of each value (V,), by labels of places `at` and a prior of five."""
+    offset = float((weight * (people - values[at])).sum() / max(weight.sum(), 1e-9)) if len(at) else 0.0
+    known = np.quantile(panel, _PRIOR_QUANTILES)
+    prior = np.full(len(known), _PRIOR_LABELS / len(known))
+    scores, place = np.unique(np.concatenate([values[at], known]), return_inverse=True)
+    weights = np.concatenate([weight, prior])
+    total = np.bincount(place, weights)
+    sums = np.bincount(place, weights * np.concatenate([people, np.clip(known + offset, 0.0, 1.0)]))
+    counted = total > 0
+    fitted = monotone(sums[counted] / total[counted], total[counted].astype(np.float64))
+    return np.interp(values, scores[counted], fitted)
+
+
+def _variances(rest: Floats, who: Codes, mean: Floats, labels: Codes) -> tuple[float, float]:
+    """Return the variance of people about the map within students, and that of gaps (DerSimonian and Laird 1986)."""
+    several = int((labels > 0).sum())
+    within = float(((rest - mean[who]) ** 2).sum())
+    noise = (within + _PRIOR_GAP**2) / (max(len(rest) - several, 0) + 1.0)
+    weight = labels / noise
+    total = float(weight.sum())
+    if several < 2 or total <= 0:
+        return noise, _PRIOR_GAP**2
+    centre = float((weight * mean).sum()) / total
+    spread = float((weight * (mean - centre) ** 2).sum())
+    scale = total - float((weight**2).sum()) / total
+    moment = max(0.0, (spread - (several - 1)) / max(scale, 1e-12))
+    prior = _PRIOR_GAP_STUDENTS * _PRIOR_GAP**2
+    return noise, ((several - 1) * moment + prior) / (several - 1 + _PRIOR_GAP_STUDENTS)
+
+
+def _of_items(worth: Floats, student: Codes, cluster: Codes, students: int) -> Floats:
+    """Return the covariance of students' means (S, S) by the choice of clusters of items."""
+    dense = np.unique(cluster, return_inverse=True)[1]
+    clusters = int(dense.max(initial=-1)) + 1
+    cell, size = dense * students + student, clusters * students
+    sums = np.bincount(cell, worth, minlength=size).reshape(clusters, students)
+    counts = np.bincount(cell, minlength=size).reshape(clusters, students)
+    total = np.maximum(counts.sum(axis=0), 1)
+    influence = (sums - counts * (sums.sum(axis=0) / total)) / total
+    result: Floats = influence.T @ influence * clusters / max(clusters - 1, 1)
+    return result
+
+
+def labelled_rows(loaded: LoadedRun, annotations: Annotations) -> tuple[Codes, Floats]:
+    """Return the rows of the table of scores that people scored (L,), and their mean scores by the rubric's weights."""
+    table = score_table(loaded)
+    responses = np.unique(loaded.pairs.response)
+    row = np.searchsorted(responses, annotations.response)
+    there = row < len(responses)
+    there[there] = responses[row[there]] == annotations.response[there]
+    row, factor, score = row[there], annotations.factor[there], annotations.score[there]
+    weights = factor_weights(loaded)[table.task[row], factor]
+    total = np.bincount(row, weights, minlength=len(responses))
+    sums = np.bincount(row, weights * score, minlength=len(responses))
+    rows = np.flatnonzero(total > 0)
+    return rows, sums[rows] / total[rows]
+
+
+def corrected_run(loaded: LoadedRun, annotations: Annotations) -> Corrected:
+    """Return the students of a run corrected by people's scores of some answers."""
+    rows, people_of_rows = labelled_rows(loaded, annotations)
+    fit = fit_run(loaded)
+    weights = _evidence_by_people(fit, rows, people_of_rows) if fit is not None and len(rows) > 1 else None
+    table, panel = panel_scores(loaded, weights)
+    people = np.zeros(len(panel))
+    people[rows] = people_of_rows
+    scored = np.isfinite(panel)
+    labelled = rows[scored[rows]]
+    place = np.cumsum(scored) - 1
+    return corrected_scores(
+        panel[scored],
+        table.student[scored],
+        table.cluster[table.item[scored]],
+        table.students,
+        place[labelled],
+        people[labelled],
+    )
+
+
+def _students(loaded: LoadedRun, corrected: Corrected) -> tuple[_StudentCalibration, ...]:
+    lower, upper = corrected.limits()
+    apart = corrected.is_apart()
+    before = {row.student: row for row in student_rows(loaded)}
+    order = [
+        code for code in np.argsort(-corrected.score, kind="stable").tolist() if np.isfinite(corrected.score[code])
+    ]
     rows = []
-    for rank, code in enumerate(ranked(loaded, calibrated), start=1):
-        mean, half = float(calibrated.mean[code]), float(widths[code])
-        raw_mean, raw_lower, raw_upper = raw.estimate(code)
+    for rank, code in enumerate(order, start=1):
+        judged = before[loaded.students[code]]
+        raw = (judged.mean, judged.lower, judged.upper)
+        if judged.fit is not None:
+            raw = (judged.fit, judged.fit_lower or 0.0, judged.fit_upper or 1.0)
+        near = [loaded.students[other] for other in order if other != code and not apart[code, other]]
         rows.append(
             _StudentCalibration(
                 rank=rank,
                 student=loaded.students[code],
-                raw_rank=raw_ranks.index(code) + 1,
-                raw=raw_mean,
-                raw_lower=raw_lower,
-                raw_upper=raw_upper,
-                calibrated=mean,
-                lower=max(0.0, mean - half),
-                upper=min(1.0, mean + half),
-                units=int(calibrated.n[code]),
-                people=float(people.mean[code]) if people.n[code] else None,
-                people_pairs=int(people.n[code]),
-                gap=float(gaps.mean[code]) if gaps.n[code] else None,
-                gap_lower=float(gaps.lower[code]) if gaps.n[code] > 1 else None,
-                gap_upper=float(gaps.upper[code]) if gaps.n[code] > 1 else None,
+                raw_rank=judged.rank,
+                raw=raw[0],
+                raw_lower=raw[1],
+                raw_upper=raw[2],
+                calibrated=float(np.clip(corrected.score[code], 0.0, 1.0)),
+                lower=float(lower[code]),
+                upper=float(upper[code]),
+                labels=int(corrected.labels[code]),
+                gap=float(corrected.gap[code]),
+                gap_doubt=float(corrected.doubt[code]),
+                tied=", ".join(near),
             )
         )
     return tuple(rows)
 
 
-def _map_errors(pairs: _Consensus, judges: list[_Judge], size: int) -> Floats:
-    """Return the standard error of each student's calibrated mean from the choice of annotated items, (S,)."""
-    items = int(pairs.item.max(initial=-1)) + 1
-    draws = np.random.default_rng(0).multinomial(items, np.full(items, 1.0 / items), size=_DRAWS).astype(np.float64)
-    sums, counts = np.zeros((_DRAWS, size)), np.zeros(size)
-    for judge in judges:
-        given, place = np.unique(judge.units.norm, return_inverse=True)
-        table = np.bincount(judge.units.student * len(given) + place, minlength=size * len(given)).reshape(size, -1)
-        counts += table.sum(axis=1)
-        # A map for each draw (B, items) of how often an item was drawn.
-        scores, place = np.unique(judge.scores, return_inverse=True)
-        cells, shape = judge.item * len(scores) + place, (items, len(scores))
-        drawn_counts = draws @ np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
-        drawn_sums = draws @ np.bincount(cells, judge.people, minlength=shape[0] * shape[1]).reshape(shape)
-        for draw, (n, total) in enumerate(zip(drawn_counts, drawn_sums, strict=True)):
-            drawn = n > 0
-            if drawn.any():
-                fitted = monotone(total[drawn] / n[drawn], n[drawn])
-                sums[draw] += table @ np.interp(given, scores[drawn], fitted)
-            else:  # none of the judge's items
-                sums[draw] += table @ judge.map(given)
-    errors: Floats = (sums / np.maximum(counts, 1)).std(axis=0, ddof=1)
-    return errors
+def _next_labels(loaded: LoadedRun, corrected: Corrected, annotations: Annotations) -> tuple[_NextLabel, ...]:
+    """Return the answers that people should score next: of students who are told from others least by labels.
 
-
-def _beside_people(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tuple[Summaries, Summaries]:
-    """Return by student people's scores of annotated pairs, and how far these are from the judges' worth."""
-    factors, student = loaded.pairs.factor[pairs.place], loaded.pairs.student[pairs.place]
-    total, n = np.zeros(len(pairs.place)), np.zeros(len(pairs.place))
-    for judge in judges:
-        scores = loaded.pairs.scores[pairs.place, judge.code]
-        mine = np.flatnonzero(~np.isnan(scores) & ((factors == judge.factor) | (judge.factor < 0)))
-        total[mine] += judge.map(scores[mine])
-        n[mine] += 1
-    both = np.flatnonzero(n)
-    gaps = pairs.people[both] - total[both] / n[both]
-    size = len(loaded.students)
-    cluster = loaded.clusters[pairs.datapoint]
-    people = group_means(student, pairs.people, cluster, size)
-    return people, group_means(student[both], gaps, cluster[both], size, bounded=False)
+    Of a student they are drawn evenly over the panel's scores, so that they stay a sample of its answers.
+    """
+    table, panel = panel_scores(loaded)
+    responses = np.unique(loaded.pairs.response)
+    is_open = ~(corrected.is_apart() | np.eye(len(corrected.score), dtype=bool)).all(axis=1)
+    labels = corrected.labels.astype(np.float64)
+    free = ~np.isin(responses, annotations.response) & np.isfinite(panel)
+    left = np.bincount(table.student[free], minlength=table.students)
+    chosen = np.zeros(table.students, dtype=np.int64)
+    for _ in range(_NEXT_ANSWERS):
+        # The next label of a student takes the most from the variance of its gap where it has few.
+        gain = np.where(chosen < left, 1.0 / (labels + 1.0) - 1.0 / (labels + 2.0), -1.0) * np.where(is_open, 1.0, 0.1)
+        student = int(gain.argmax())
+        if gain[student] <= 0:
+            break
+        chosen[student] += 1
+        labels[student] += 1.0
+    rows = []
+    for student in np.flatnonzero(chosen).tolist():
+        mine = np.flatnonzero(free & (table.student == student))
+        mine = mine[np.argsort(panel[mine], kind="stable")]
+        start = np.random.default_rng(student).random()
+        places = ((np.arange(chosen[student]) + start) * len(mine) / chosen[student]).astype(np.int64)
+        for row in mine[places].tolist():
+            factors = loaded.pairs.factor[loaded.pairs.response == responses[row]]
+            rows += [
+                _NextLabel(loaded.responses[responses[row]], loaded.students[student], loaded.factors[factor])
+                for factor in np.unique(factors).tolist()
+            ]
+    return tuple(rows)

@@ -201,15 +201,20 @@ def leaderboard_of(votes: Votes, models: Sequence[str], **options: Any) -> Leade
     return fit(model_a, model_b, votes.winner, models=names, weights=votes.weight, **options)
 
 
-def as_fitted(loaded: LoadedRun, votes: Votes) -> Floats | None:
-    """Return weights (N,) by which votes derived from scores have the leaderboard of the run's fit.
+def fitted_scores(loaded: LoadedRun) -> Floats | None:
+    """Return the students' scores (M,) by the fit of scores; None without a fit."""
+    fitted = fit_run(loaded)
+    return None if fitted is None else fitted.score
 
-    None where the run has no fit, or the votes contradict it or lack what it needs, such as one lost vote of a student.
+
+def as_fitted(votes: Votes, students: Sequence[str], scores: Floats | None) -> Floats | None:
+    """Return weights (N,) by which votes derived from scores have a leaderboard that differs as `scores` (M,) do.
+
+    None without scores, or where no weights do that, as where a student who is not to be first has lost no vote.
     """
-    scores = fit_run(loaded)
     if scores is None or not len(votes):
         return None
-    models = len(loaded.students)
+    models = len(students)
     # What happened between whom, counted: the weights of these cells are moved, not those of single votes.
     cell = (votes.model_a * models + votes.model_b) * len(WINNERS) + votes.winner
     cells, place = np.unique(cell, return_inverse=True)
@@ -217,7 +222,7 @@ def as_fitted(loaded: LoadedRun, votes: Votes) -> Floats | None:
     pair, winner = np.divmod(cells, len(WINNERS))
     a, b = np.divmod(pair, models)
     met = np.unique(np.concatenate([a, b]))
-    wanted = scores.score[met] - scores.score[met].mean()
+    wanted = scores[met] - scores[met].mean()
     if not np.isfinite(wanted).all():
         return None
     sign = np.array([0.5, -0.5, 0.0, 0.0])[winner]
@@ -228,14 +233,14 @@ def as_fitted(loaded: LoadedRun, votes: Votes) -> Floats | None:
     for _ in range(_MAX_ROUNDS):
         counted = Votes(none, none, none, a, b, winner, tilted)
         try:
-            coefs = leaderboard_of(counted, loaded.students, intervals=None).coefs
+            coefs = leaderboard_of(counted, students, intervals=None).coefs
         except InputError:
             return None
         coefs = coefs - coefs.mean()
         if not slope:
             slope = float(wanted @ coefs) / max(float(wanted @ wanted), 1e-300)
-            if slope <= 0:
-                return None
+            if slope <= 0:  # the votes contradict the scores: their scale is that of votes all the same
+                slope = float(coefs.std()) / max(float(wanted.std()), 1e-300)
         gap = slope * wanted - coefs
         if np.abs(gap).max() < _LEAST_GAP:
             return np.asarray(votes.weight * (tilted / weight)[place])
@@ -243,14 +248,6 @@ def as_fitted(loaded: LoadedRun, votes: Votes) -> Floats | None:
         tilted = weight * np.exp(sign * (tilt[a] - tilt[b]))
         tilted *= weight.sum() / tilted.sum()
     return None
-
-
-def first_by_fit(loaded: LoadedRun) -> str:
-    """Return the student that the fit of scores puts first; empty without a fit."""
-    scores = fit_run(loaded)
-    if scores is None or not np.isfinite(scores.score).any():
-        return ""
-    return loaded.students[int(np.nanargmax(scores.score))]
 
 
 @dataclass(frozen=True)
@@ -274,7 +271,7 @@ def run_votes(loaded: LoadedRun) -> RunVotes:
     is_own = (judge == votes.model_a) | (judge == votes.model_b)
     fair = ~is_own & (votes.weight > 0)
     derived = votes.where(fair & ~is_native)
-    weights = as_fitted(loaded, derived)
+    weights = as_fitted(derived, loaded.students, fitted_scores(loaded))
     kept = votes.where(fair)
     if weights is not None:
         weight = kept.weight.copy()

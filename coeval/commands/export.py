@@ -17,9 +17,12 @@ from p2l.common.program import Parser
 from p2l.common.spreadsheets import to_cell
 
 if TYPE_CHECKING:
+    from coeval.analysis.annotations import Annotations
+    from coeval.analysis.units import LoadedRun
     from coeval.pairs.preferences import PreferenceSet
 
 _UNIT_FORMATS = ("csv", "parquet")
+_PICTURES = (".svg", ".pdf", ".png")
 _OTHER_FORMATS = ("txt", "json", "jsonl", "csv", "tsv", "parquet", "xlsx", "gz")
 
 
@@ -52,6 +55,7 @@ def _add_selection(flags: Parser) -> None:
     flags.add_argument(
         "--rows", choices=("judge", "majority"), default="judge", help="one vote of each judge, or one majority vote"
     )
+    _add_annotations(flags, "votes from scores then say what `calibrate` makes of the students")
     flags.add_argument("--judges", type=names, default=(), metavar="A,B", help="of these judges alone")
     flags.add_argument("--keep-self-judged", action="store_true", help="keep what a judge says about its own answers")
     flags.add_argument("--keep-flagged", action="store_true", help="derived: keep judges with a bias or fault")
@@ -79,6 +83,7 @@ def _add_selection(flags: Parser) -> None:
                 "--judges",
                 "--keep-self-judged",
                 "--keep-flagged",
+                "--annotations",
                 "--scores-of",
             ),
             "how scores become votes": ("--margin", "--bad", "--factor-weight", "--seed"),
@@ -88,9 +93,10 @@ def _add_selection(flags: Parser) -> None:
 
 def _gather(arguments: Namespace) -> PreferenceSet:
     """Gather the preferences; print to stderr which records were unusable, and how many are self-judged."""
+    from coeval.analysis.people import corrected_run
+    from coeval.analysis.units import load_run
     from coeval.analysis.votes import Rule
     from coeval.pairs.preferences import PreferenceFilter, gather
-    from coeval.storage.run import Run
 
     rule = Rule(
         margin=arguments.margin,
@@ -107,7 +113,10 @@ def _gather(arguments: Namespace) -> PreferenceSet:
         keep_flagged=arguments.keep_flagged,
         rule=rule,
     )
-    preferences = gather(Run(arguments.run), selection)
+    loaded = load_run(arguments.run)
+    annotations = _annotations(arguments, loaded)
+    scores = None if annotations is None else corrected_run(loaded, annotations).score
+    preferences = gather(loaded, selection, scores)
     for row in preferences.skipped:
         print(f"skipped: {row.count} {row.code}, such as {row.example}", file=sys.stderr)
     if preferences.self_judged:
@@ -120,8 +129,8 @@ def _gather(arguments: Namespace) -> PreferenceSet:
     return preferences
 
 
-def _say_disagreement(preferences: PreferenceSet) -> None:
-    """Print to stderr where the votes put another student first than the report does."""
+def _say_disagreement(preferences: PreferenceSet, *, by_people: bool) -> None:
+    """Print to stderr where the votes put another student first than the report, or people with it, do."""
     from coeval.pairs.board import OVERALL, BoardOptions, Slice, boards
 
     if not preferences.first:
@@ -130,8 +139,8 @@ def _say_disagreement(preferences: PreferenceSet) -> None:
     first = board.models[int(board.coefs.argmax())]
     if first != preferences.first:
         print(
-            f"these votes put {first} first, the report on students {preferences.first}: in the report it counts by "
-            "how much an answer is better, in votes that it is better",
+            f"these votes put {first} first, {'people and judges' if by_people else 'the report on students'} put "
+            f"{preferences.first} first: no weights of these votes say that, so that they are as the judges gave them",
             file=sys.stderr,
         )
 
@@ -155,7 +164,7 @@ def preferences_main(argv: Sequence[str] | None = None) -> int:
 
     preferences = _gather(arguments)
     votes = export(Run(arguments.run), preferences, arguments.out, arguments.format, arguments.val_share)
-    _say_disagreement(preferences)
+    _say_disagreement(preferences, by_people=arguments.annotations is not None)
     if votes.without_prompt:
         print(f"{votes.without_prompt} preferences left out: their items have no prompt", file=sys.stderr)
     counts = f"{votes.train} votes to train on, {votes.validation} to validate on, {votes.prompts} prompts"
@@ -202,6 +211,14 @@ def tables_parser() -> ArgumentParser:
         "--tables", nargs="+", choices=_TABLES, default=list(_TABLES), metavar="NAME", help=f"of {', '.join(_TABLES)}"
     )
     flags.add_argument("--digits", type=positive, default=3, metavar="N", help="after the point")
+    flags.add_argument(
+        "--plot",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="the ranking as a figure (svg, pdf or png), with its data in a CSV file beside the first",
+    )
     return flags
 
 
@@ -223,6 +240,8 @@ def tables_main(argv: Sequence[str] | None = None) -> int:
         raise RunInputError(f"{arguments.run}: has no scores to make tables of")
     if loaded.header.partial:
         print(f"warning: {arguments.run} {loaded.header.may_change}", file=sys.stderr)
+    if arguments.plot:
+        _plot_ranking(loaded, arguments.plot)
     text = "\n".join(FORMATS[arguments.format](table, arguments.digits) for table in tables)
     if arguments.out is None:
         print(text, end="")
@@ -231,6 +250,29 @@ def tables_main(argv: Sequence[str] | None = None) -> int:
         temporary.write_text(text, encoding="utf-8")
     print(f"wrote {len(tables)} tables to {arguments.out}")
     return 0
+
+
+def _plot_ranking(loaded: LoadedRun, paths: Sequence[Path]) -> None:
+    """Draw the ranking into files, and write its data beside the first."""
+    from coeval.reports.paper import ranking_figure
+    from p2l.common.files import atomic_path, check_can_write
+    from p2l.common.report.images import save_picture
+
+    figure = ranking_figure(loaded)
+    if figure is None:
+        raise RunInputError("--plot: nothing connects the students, so that there is no ranking to draw")
+    for path in paths:
+        if path.suffix.lower() not in _PICTURES:
+            raise RunInputError(f"--plot {path}: must end in {', '.join(_PICTURES)}")
+        check_can_write(path)
+    save_picture(paths, figure)
+    (numbers,) = figure.numbers
+    data = paths[0].with_suffix(".csv")
+    with atomic_path(data) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([column.title for column in numbers.columns])
+        writer.writerows([[to_cell(cell) for cell in row] for row in numbers.rows])
+    print(f"wrote {', '.join(map(str, [*paths, data]))}", file=sys.stderr)
 
 
 def leaderboard_parser() -> ArgumentParser:
@@ -269,7 +311,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     preferences = _gather(arguments)
     options = BoardOptions(arguments.likelihood, replicates=arguments.replicates, seed=arguments.seed)
     tables = boards(preferences.preferences, options, preferences.attributes, preferences.clusters)
-    _say_disagreement(preferences)
+    _say_disagreement(preferences, by_people=arguments.annotations is not None)
     every = [row for part, table in tables.items() for row in rows_of(part, table)]
     rows = [row for row in every if not row["attribute"]]
     report = {
@@ -339,22 +381,40 @@ def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str],
 
 def calibrate_parser() -> ArgumentParser:
     """Return the flags of `coeval analyze calibrate`."""
-    flags = run_flags("analyze calibrate", "Compare judges with people who scored some of the answers.")
-    flags.add_argument(
-        "--annotations",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help="CSV or JSON lines: response_id (or datapoint_id and student), factor, score, and annotator if known",
+    flags = run_flags(
+        "analyze calibrate", "Correct students by people who scored some of the answers, and say which to score next."
     )
+    _add_annotations(flags, "without it, which answers people should score first")
     add_out(flags, "folder for the page and the tables")
     return flags
+
+
+def _add_annotations(flags: Parser, about: str) -> None:
+    flags.add_argument(
+        "--annotations",
+        type=Path,
+        metavar="FILE",
+        help="people's scores, CSV or JSON lines: response_id (or datapoint_id and student), factor, score, and "
+        f"annotator if known; {about}",
+    )
+
+
+def _annotations(arguments: Namespace, loaded: LoadedRun) -> Annotations | None:
+    """Read people's scores, and print to stderr which rows cannot be used; None without a file."""
+    from coeval.analysis.annotations import WHY, read_annotations
+
+    if arguments.annotations is None:
+        return None
+    annotations = read_annotations(arguments.annotations, loaded)
+    for row in annotations.bad:
+        print(f"left out: {row.count} {row.code}: {WHY[row.code]}; such as {row.example}", file=sys.stderr)
+    return annotations
 
 
 def calibrate_main(argv: Sequence[str] | None = None) -> int:
     """Write the report; it ends with 1 where the folder holds no run, or no annotation can be used."""
     args = calibrate_parser().parse_args(argv)
-    from coeval.analysis.annotations import WHY, read_annotations
+    from coeval.analysis.annotations import no_annotations
     from coeval.analysis.people import calibration
     from coeval.analysis.tables import write_tables
     from coeval.analysis.units import load_run
@@ -362,9 +422,7 @@ def calibrate_main(argv: Sequence[str] | None = None) -> int:
     from coeval.reports.texts import calibration_text
 
     loaded = load_run(args.run)
-    annotations = read_annotations(args.annotations, loaded)
-    for row in annotations.bad:
-        print(f"left out: {row.count} {row.code}: {WHY[row.code]}; such as {row.example}", file=sys.stderr)
+    annotations = _annotations(args, loaded) or no_annotations()
     report = calibration(loaded, annotations)
     tables = write_tables(cast("Any", report), args.out)
     print(calibration_text(report))

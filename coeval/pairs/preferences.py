@@ -14,12 +14,21 @@ import numpy as np
 
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.records import Skipped
-from coeval.analysis.units import LoadedRun, load_run
+from coeval.analysis.statistics import Floats
+from coeval.analysis.units import LoadedRun
 from coeval.analysis.verdicts import MAJORITY, WINNERS, Preference, majority, seconds
-from coeval.analysis.votes import Rule, as_fitted, coded, comparisons, counted_units, first_by_fit, judge_trust, outcome
+from coeval.analysis.votes import (
+    Rule,
+    as_fitted,
+    coded,
+    comparisons,
+    counted_units,
+    fitted_scores,
+    judge_trust,
+    outcome,
+)
 from coeval.errors import RunInputError
 from coeval.phases.pairwise import sides
-from coeval.storage.run import Run
 from p2l.common.cli import nearest
 
 
@@ -91,7 +100,7 @@ class PreferenceSet:
     self_judged: int = 0  # left out because the judge is one of the two
     flagged: Mapping[str, str] = field(default_factory=dict)  # judge whose votes are left out -> why
     notes: tuple[str, ...] = ()  # what else is to be known of the judges
-    first: str = ""  # student that the report ranks first; empty where the votes are not all of the fit of scores
+    first: str = ""  # student who is first by these scores; empty where the votes are not all of scores
     skipped: tuple[Skipped, ...] = ()  # records of the run that are unusable
     flips: tuple[FlipRow, ...] = ()  # of these judges
     # Item -> target attribute -> value.
@@ -100,9 +109,11 @@ class PreferenceSet:
     clusters: Mapping[str, int] = field(default_factory=dict, repr=False)
 
 
-def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
-    """Read the preferences of a run. Raise RunInputError if it is none, or has no such judge or no preferences."""
-    loaded = load_run(run.folder)
+def gather(loaded: LoadedRun, selection: PreferenceFilter, scores: Floats | None = None) -> PreferenceSet:
+    """Return the preferences of a run. Raise RunInputError if it has no such judge, or no preferences.
+
+    Those from scores say what the students' `scores` (S,) do, by default those of the run's fit.
+    """
     preferences = list(loaded.verdicts) if selection.source != "derived" else []
     if selection.source != "native":
         preferences += derived(loaded, selection.rule, {verdict.task for verdict in preferences})
@@ -114,12 +125,12 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     preferences = [chosen for chosen in preferences if not selection.judges or chosen.judge in selection.judges]
     counted = [fair for fair in preferences if selection.keep_self_judged or not fair.is_self_judged]
     if not counted:
-        raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), loaded.skipped)}")
+        raise RunInputError(f"{loaded.run.folder}: {why_none(selection, len(preferences), loaded.skipped)}")
     self_judged = len(preferences) - len(counted)
     rows, flagged, notes = _trusted(loaded, counted, keep_flagged=selection.keep_flagged)
     rows = majority(rows) if selection.rows == "majority" else rows
     rows.sort(key=lambda row: (row.task, row.key, row.judge))
-    rows, first = _following_fit(loaded, rows, selection)
+    rows, first = _following(loaded, rows, selection, fitted_scores(loaded) if scores is None else scores)
     flips = flip_rows(
         verdict for verdict in loaded.verdicts if not selection.judges or verdict.judge in selection.judges
     )
@@ -161,10 +172,10 @@ def _trusted(
     return rows, flagged, notes
 
 
-def _following_fit(
-    loaded: LoadedRun, rows: list[Preference], selection: PreferenceFilter
+def _following(
+    loaded: LoadedRun, rows: list[Preference], selection: PreferenceFilter, scores: Floats | None
 ) -> tuple[list[Preference], str]:
-    """Return preferences, those from scores weighed to say what the fit of scores says, and who is first by that fit.
+    """Return preferences, those from scores weighed to say what students' scores (S,) say, and who is first by these.
 
     Judges or factors that a user chose say what they say.
     """
@@ -175,12 +186,14 @@ def _following_fit(
     judges = [*loaded.judges, MAJORITY]
     chosen = (rows[place] for place in derived_rows)
     votes = coded(chosen, loaded.tasks, loaded.datapoints, judges, loaded.students)
-    weights = as_fitted(loaded, votes)
+    weights = as_fitted(votes, loaded.students, scores)
     if weights is not None:
         rows = rows.copy()
         for place, weight in zip(derived_rows, weights.tolist(), strict=True):
             rows[place] = replace(rows[place], weight=weight)
-    return rows, first_by_fit(loaded) if len(derived_rows) == len(rows) else ""
+    if scores is None or len(derived_rows) < len(rows) or not np.isfinite(scores).any():
+        return rows, ""
+    return rows, loaded.students[int(np.nanargmax(scores))]
 
 
 def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Skipped]) -> str:

@@ -224,9 +224,17 @@ def people(report: Calibration) -> list[str]:
     best = report.students[0]
     figure = estimate_text(best.calibrated, best.lower, best.upper)
     moved = [row.student for row in report.students if row.rank != row.raw_rank]
-    order = (
-        f"Calibrated, {_names_text(moved)} change their rank."
-        if moved
-        else "The order is that of the scores as they are."
-    )
-    return [f"{best.student} answers best on people's scale, with {figure}.", order]
+    order = f"Corrected, {_names_text(moved)} change their rank." if moved else "The order is that of the judges."
+    near = best.tied.split(", ") if best.tied else []
+    lead = f"; it is not told from {_names_text(near)}" if near else ", beyond chance" if report.students[1:] else ""
+    labels = sum(row.labels for row in report.students)
+    if not labels:
+        return [f"People have scored nothing: {best.student} is first by the judges alone{lead}."]
+    sentences = [f"{best.student} answers best on people's scale, with {figure}{lead}.", order]
+    if report.worth is not None:
+        judges = len([row for row in report.judges if not row.factor])
+        worth = number_text(report.worth, 1)
+        sentences.append(
+            f"By people's labels {judges} judges are worth about {worth} independent ones, or a little more."
+        )
+    return sentences

@@ -170,7 +170,7 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
 # Calibrate: judges beside people who scored some of the answers, and students' scores calibrated by them.
 
 _ABOUT = "How far judges agree with people who scored some of the answers, and the students' scores that follow."
-_STUDENT = ("rank", "student", "calibrated", "raw", "raw_rank", "units", "people", "people_pairs", "gap")
+_STUDENT = ("rank", "student", "calibrated", "tied", "labels", "gap", "gap_doubt", "raw", "raw_rank")
 
 
 def write_people(report: Calibration, folder: Path) -> Path:
@@ -180,6 +180,7 @@ def write_people(report: Calibration, folder: Path) -> Path:
         **frame(header, "Judges and people", _ABOUT),
         "finding": people(report),
         "students": table(report.students, header, _STUDENT),
+        "next": table(report.next, header, ("response_id", "student", "factor")),
         "agreement": _agreement(report, [row for row in report.agreement if row.dimension == "all"]),
         "narrow": _agreement(report, [row for row in report.agreement if row.dimension != "all"], by_value=True),
         "alone": all(row.kind == "judge" for row in report.agreement),

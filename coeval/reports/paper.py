@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from coeval.analysis.agreement import judge_rows
-from coeval.analysis.judge_tests import judge_scales
+from coeval.analysis.judge_tests import judge_scales, panel_worth
 from coeval.analysis.students import by_datapoint, student_pairs, student_rows, task_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun
+from coeval.reports.findings import panel_sentences
 from p2l.common.display import printable
+from p2l.common.report.reports import Figure, Forest, ForestRow
+from p2l.common.report.tables import Column as TableColumn
+from p2l.common.report.tables import Table
 from p2l.common.text_table import markdown_text
 
 
@@ -141,6 +146,58 @@ def _teachers(loaded: LoadedRun, digits: int) -> PaperTable:
     counted = tuple((*cells, Cell(str(row.items))) for cells, row in zip(rows, teachers, strict=True))
     caption = f"Teachers: how far students differ on their items, the noise of judges taken out. {_ABOUT_INTERVALS}."
     return PaperTable("teachers", caption, ("Teacher", "Separation", "Spread", "Items"), counted)
+
+
+# The ranking as a figure: intervals, what the panel is worth, and letters for groups that cannot be told apart.
+
+
+def ranking_figure(loaded: LoadedRun) -> Figure | None:
+    """Return the students' scores with intervals, best first, each with its letters; None without scores.
+
+    Two students that share a letter are not told apart (p below 0.05 after Holm's correction for all pairs).
+    """
+    students = [row for row in student_rows(loaded) if row.fit is not None]
+    if not students:
+        return None
+    apart = {(pair.better, pair.worse) for pair in student_pairs(loaded, by_datapoint(loaded)) if pair.significant}
+    letters = letters_of([row.student for row in students], apart)
+    rows = [
+        ForestRow(row.student, row.fit_lower or 0.0, row.fit or 0.0, row.fit_upper or 1.0, note=letters[row.student])
+        for row in students
+    ]
+    worth = panel_sentences(panel_worth(loaded))
+    about = "Students that share a letter are not told apart (Holm, 5 %)."
+    panel = worth[0].split(";")[0].split(":")[0].rstrip(".") + ". " if worth else ""
+    fields = ("fit", "fit_lower", "fit_upper")
+    numbers = Table.of(
+        (TableColumn("student", number=False), [row.student for row in students]),
+        (TableColumn("letters", number=False), [letters[row.student] for row in students]),
+        *((TableColumn(name, 6), [getattr(row, name) for row in students]) for name in fields),
+    )
+    return Figure(
+        Forest(rows, "Student", "Score with its 95 % interval over items and judges", zero=None),
+        loaded.header.experiment_id,
+        numbers=[numbers],
+        note=f"{panel}{about}",
+    )
+
+
+def letters_of(names: Sequence[str], apart: Collection[tuple[str, str]]) -> dict[str, str]:
+    """Return letters by name: two names share one where they are not `apart` (Piepho 2004: insert and absorb)."""
+    groups = [set(names)]
+    for first, second in sorted(apart):
+        split = []
+        for group in groups:
+            split += [group - {first}, group - {second}] if {first, second} <= group else [group]
+        groups = [group for group in split if not any(group < wider for wider in split)]
+        groups = [group for place, group in enumerate(groups) if group not in groups[:place]]
+    groups.sort(key=lambda group: sorted(map(list(names).index, group)))
+    return {name: "".join(_letter(place) for place, group in enumerate(groups) if name in group) for name in names}
+
+
+def _letter(place: int) -> str:
+    """Return a, b, ..., z, then a1, b1, ..."""
+    return string.ascii_lowercase[place % 26] + (str(place // 26) if place >= 26 else "")
 
 
 TABLES: Mapping[str, Callable[[LoadedRun, int], PaperTable]] = {

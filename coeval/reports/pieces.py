@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -350,6 +350,14 @@ _CODES = {
 }
 
 
+def _scores_facts(header: Header) -> Iterator[tuple[str, str]]:
+    """Yield what is to be known of scores, where any were meant."""
+    yield "evaluations", f"{header.evaluations:,} ({header.valid_evaluations:,} valid)"
+    yield "scores", f"{header.units:,}"
+    yield "self-judging", _count_text(header.self_judging, header.units)
+    yield "self-teaching", _count_text(header.self_teaching, header.units)
+
+
 def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str, bool]] = ()) -> dict[str, Any]:
     """Return the context of `report.html` for the head and the foot of a page.
 
@@ -372,15 +380,13 @@ def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str
             *(
                 (kind, f"{len(getattr(header, kind)):,}")
                 for kind in ("tasks", "teachers", "students", "judges", "factors")
+                if kind != "factors" or header.units or not header.verdicts  # of pairs no factor is scored
             ),
             ("items", f"{header.datapoints:,}"),
             *([("distinct prompts", f"{header.prompts:,}")] if header.prompts < header.datapoints else []),
             ("answers", f"{header.responses:,}"),
-            ("evaluations", f"{header.evaluations:,} ({header.valid_evaluations:,} valid)"),
-            ("scores", f"{header.units:,}"),
+            *(_scores_facts(header) if header.evaluations or not header.verdicts else ()),
             *([("verdicts on pairs", f"{header.verdicts:,}")] if header.verdicts else []),
-            ("self-judging", _count_text(header.self_judging, header.units)),
-            ("self-teaching", _count_text(header.self_teaching, header.units)),
         ],
         "skipped": table(header.skipped, header, ("code", "count", meaning, "example")),
         "skipped_count": sum(row.count for row in header.skipped),

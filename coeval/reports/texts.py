@@ -65,14 +65,17 @@ def calibration_text(report: Calibration) -> str:
         (Column("Rank", 0), [row.rank for row in rows]),
         (Column("Student", number=False), [row.student for row in rows]),
         (Column("As judged", 3), [row.raw for row in rows]),
-        (Column("Calibrated", 3), [row.calibrated for row in rows]),
+        (Column("Corrected", 3), [row.calibrated for row in rows]),
         (Column("95 % interval"), [f"[{row.lower:.3f}, {row.upper:.3f}]" for row in rows]),
     )
     lines = [f"{counted(report.annotations, 'score')} of {counted(len(report.annotators), 'annotator')}"]
     for table in (agreement, students):
         lines += ["", *table_text(table)] if table.rows else []
     if report.without_map:
-        lines.append(f"no map, left out: {', '.join(report.without_map)}")
+        lines.append(f"no map: {', '.join(report.without_map)}")
+    if report.next:
+        answers = len({row.response_id for row in report.next})
+        lines.append(f"next.csv has the {counted(answers, 'answer')} that people should score next")
     return "\n".join(lines)
 
 

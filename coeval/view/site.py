@@ -16,6 +16,7 @@ Shapes: P pairs (response, factor), J judges, S students, C cells (item, student
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,9 +28,9 @@ import numpy as np
 
 from coeval.analysis.agreement import judge_rows
 from coeval.analysis.statistics import Codes, Floats
-from coeval.analysis.students import StudentReport, student_report
+from coeval.analysis.students import StudentCell, StudentReport, student_report
 from coeval.analysis.units import LoadedRun, codes_of, score_weights
-from coeval.pairs.board import PairsReport, pairs_report
+from coeval.pairs.board import OVERALL, PairsReport, pairs_report
 from coeval.reports.findings import agreement_sentences, pairs, ranking_sentences
 from coeval.reports.pieces import frame
 from coeval.view.items import APART, ItemView, RunItems, answer_key, is_flip, item_key, judge_key
@@ -64,6 +65,12 @@ class Standing:
     upper: float | None
     text: str
     count: int
+
+
+def _moved(rate: float, points: float) -> float:
+    """Return a win rate whose odds are those of a score that is higher by so many points."""
+    odds = max(rate, 1e-9) / max(1.0 - rate, 1e-9) * math.pow(10.0, points / 400.0)
+    return odds / (1.0 + odds)
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class Site:
     def summary(self) -> str:
         """Return the run's id and what it holds, as one line."""
         header = self.loaded.header
-        counts = ((header.units, "scores"), (header.verdicts, "verdicts"), (header.datapoints, "items"))
+        counts = ((header.units, "scores"), (header.verdicts, "verdicts on pairs"), (header.datapoints, "items"))
         return f"{header.experiment_id}: {', '.join(f'{count:,} {kind}' for count, kind in counts if count) or 'empty'}"
 
     # The ranking.
@@ -207,13 +214,30 @@ class Site:
                 rank=row.rank,
                 student=row.student,
                 share=row.win_rate,
-                lower=None,
-                upper=None,
+                lower=None if row.lower is None else _moved(row.win_rate, row.lower - row.score),
+                upper=None if row.upper is None else _moved(row.win_rate, row.upper - row.score),
                 text=f"{row.win_rate:.0%}",
                 count=row.votes,
             )
             for row in rows
-            if row.task == "overall" and not row.attribute
+            if row.task == OVERALL and not row.attribute
+        ]
+
+    def _shares(self) -> list[StudentCell]:
+        """Return the share of pairs that each student wins by task, where verdicts on pairs make the ranking."""
+        rows = () if self.report.students or self._pairs is None else self._pairs.rows
+        return [
+            StudentCell(
+                student=row.student,
+                dimension="task",
+                value=row.task,
+                mean=row.win_rate,
+                lower=row.win_rate if row.lower is None else _moved(row.win_rate, row.lower - row.score),
+                upper=row.win_rate if row.upper is None else _moved(row.win_rate, row.upper - row.score),
+                units=row.votes,
+            )
+            for row in rows
+            if row.task != OVERALL and not row.attribute
         ]
 
     def _ranking_page(self) -> File:
@@ -225,7 +249,7 @@ class Site:
         ]
         grids = []
         for across in ("task", "judge", "attribute"):
-            cells = [cell for cell in self.report.cells if cell.dimension == across]
+            cells = [cell for cell in (*self.report.cells, *self._shares()) if cell.dimension == across]
             values = sorted({cell.value for cell in cells})
             if len(values) > 1:  # one value alone says no more than the ranking
                 grids.append((across, values, {(cell.student, cell.value): cell for cell in cells}))

@@ -12,10 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coeval.analysis.annotations import read_annotations
-from coeval.analysis.people import calibration, cross_validated, fit_map, monotone
+from coeval.analysis.people import (
+    Corrected,
+    calibration,
+    corrected_run,
+    corrected_scores,
+    cross_validated,
+    fit_map,
+    monotone,
+)
 from coeval.analysis.units import load_run
 from coeval.cli import with_exit_code
 from coeval.commands import analyze
+from coeval.pairs.board import OVERALL, BoardOptions, Slice, boards
+from coeval.pairs.preferences import PreferenceFilter, gather
 from tests.coeval.analysis.runs import both, write_lines, write_run
 
 LEVELS = ("Low", "Medium", "High")
@@ -60,11 +70,17 @@ def test_a_kind_judge_is_put_right(tmp_path: Path) -> None:
     assert maps["kind", "High"] == (4, 0.75, 0.75)
     assert maps["fair", "Medium"] == (2, 0.5, 0.5)
     first, second = found.students
-    assert (first.student, first.raw, first.calibrated) == ("s1", pytest.approx(2 / 3), pytest.approx(0.5))
-    assert second.calibrated == pytest.approx((1 / 6 + 0.25) / 2)  # fair: 0, 0, 0.5; kind: 0, 0, 0.75
+    assert (first.student, first.labels, second.labels) == ("s1", 6, 0)
+    assert first.raw_rank == 1
+    assert first.calibrated == pytest.approx(0.5, abs=0.05)  # what people gave it
+    assert second.calibrated < first.calibrated
     assert first.lower < first.calibrated < first.upper
-    assert (first.people, first.people_pairs, first.gap) == (pytest.approx(0.5), 6, pytest.approx(0.0))
-    assert (second.people, second.people_pairs, second.gap) == (None, 0, None)
+    assert second.gap == 0.0  # nobody scored its answers,
+    assert second.gap_doubt > first.gap_doubt > 0.0  # so that more is left open
+    # Who has the fewest labels is asked of first.
+    asked = [row.student for row in found.next]
+    assert asked.count("s2") > asked.count("s1")
+    assert not {row.response_id for row in found.next} & {row["response_id"] for row in rows_of(6)}
     summary = {row.judge: row for row in found.judges}
     assert summary["fair"].few
     assert (summary["fair"].mae_raw, summary["kind"].mae_raw) == (0.0, pytest.approx(1 / 3))
@@ -141,6 +157,76 @@ def test_scores_of_a_scale_are_read_by_it(tmp_path: Path) -> None:
     found = read_annotations(tmp_path / "a.jsonl", load_run(folder))
     assert found.score.tolist() == [0.75]
     assert [row.code for row in found.bad] == ["INVALID_SCORE"]
+
+
+def of_policies(seed: int, gap: float, labels: int) -> tuple[Corrected, np.ndarray]:
+    """Four policies whose judge takes the last for better than people do by `gap`, and the truth."""
+    rng = np.random.default_rng(seed)
+    items, policies = 150, 4
+    quality = np.array([0.7, 0.65, 0.6, 0.6]) + 0.12 * rng.normal(size=(items, policies))
+    seen = quality + 0.08 * rng.normal(size=quality.shape)
+    seen[:, 3] += gap
+    people = (quality + 0.1 * rng.normal(size=quality.shape)).ravel()
+    student, cluster = np.tile(np.arange(policies), items), np.repeat(np.arange(items), policies)
+    chosen = rng.choice(items * policies, size=labels, replace=False)
+    corrected = corrected_scores(
+        np.clip(0.5 * seen.ravel() + 0.4, 0.0, 1.0), student, cluster, policies, chosen, people[chosen]
+    )
+    return corrected, np.array([0.7, 0.65, 0.6, 0.6])
+
+
+def test_intervals_hold_where_the_judge_favours_a_student() -> None:
+    for gap in (0.0, 0.2):
+        hits, apart = [], []
+        for seed in range(25):
+            corrected, truth = of_policies(seed, gap, 120)
+            lower, upper = corrected.limits()
+            hits.append((lower <= truth) & (truth <= upper))
+            apart.append(corrected.is_apart()[2, 3])
+        assert np.mean(hits) > 0.88
+        assert np.mean(apart) <= 0.12  # the last two are alike
+
+
+def test_labels_put_a_favoured_student_back_and_votes_carry_it(tmp_path: Path) -> None:
+    corrected, _ = of_policies(0, 0.2, 200)
+    assert corrected.gap[3] < min(corrected.gap[:3].min(), -0.04)
+    assert int(corrected.score.argmax()) == 0
+    # A judge mostly prefers s1, people s2.
+    scores = {}
+    for number in range(30):
+        first, second = ("High", "Medium") if number % 5 else ("Low", "High")
+        scores[f"mail/ada/{number}", "s1", "j"] = both(first)
+        scores[f"mail/ada/{number}", "s2", "j"] = both(second)
+    loaded = load_run(write_run(tmp_path / "run", scores))
+    rows = [
+        {"response_id": f"mail__ada__{n}__{student}", "factor": "fit", "score": score}
+        for n in range(30)
+        for student, score in (("s1", "Low"), ("s2", "High" if n % 3 else "Medium"))
+    ]
+    write_lines(tmp_path / "people.jsonl", rows)
+    corrected = corrected_run(loaded, read_annotations(tmp_path / "people.jsonl", loaded))
+    assert corrected.score[1] > corrected.score[0]
+    for score, first in ((None, "s1"), (corrected.score, "s2")):
+        votes = gather(loaded, PreferenceFilter(), score).preferences
+        board = boards(votes, BoardOptions(intervals=None))[Slice(OVERALL)]
+        assert board.models[int(board.coefs.argmax())] == first
+
+
+def test_without_labels_it_says_which_to_ask_for_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = judged(tmp_path / "run"), tmp_path / "out"
+    assert analyze.main(["calibrate", "--run", str(folder), "--out", str(out)]) == 0
+    assert "next.csv has the 20 answers that people should score next" in capsys.readouterr().out
+    with (out / "next.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["student"] for row in rows} == {"s1", "s2"}
+    # Filled in, it is what the next call reads.
+    filled = tmp_path / "filled.csv"
+    with filled.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "score": "High"} for row in rows)
+    assert analyze.main(["calibrate", "--run", str(folder), "--out", str(out), "--annotations", str(filled)]) == 0
+    assert json.loads((out / "report.json").read_text())["annotations"] == len(rows)
 
 
 Pair = st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))

@@ -10,7 +10,6 @@ import pytest
 
 from coeval.analysis.units import load_run
 from coeval.pairs.preferences import PreferenceFilter, gather
-from coeval.storage.run import Run
 from tests.coeval.analysis.runs import both, verdict, write_lines, write_run
 from tests.coeval.helpers import coeval
 
@@ -64,7 +63,7 @@ def test_what_is_of_no_use_is_counted(folder: Path) -> None:
     assert loaded.header.verdicts == len(loaded.verdicts) == 4
     torn = next(one for one in loaded.skipped if one.code == "PARSE_ERROR_PAIR")
     assert torn.example.startswith("phase5_pairwise/mail.ada.j.pairwise.jsonl: ")
-    found = gather(Run(folder), PreferenceFilter())
+    found = gather(load_run(folder), PreferenceFilter())
     assert found.skipped == loaded.skipped
     assert [(one.task, one.teacher, one.at) for one in found.preferences] == [("mail", "ada", 1767225600.0)] * 4
     assert [(row.judge, row.pairs, row.flips) for row in found.flips] == [("j", 4, 0)]

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from coeval.analysis.units import load_run
 from coeval.analysis.verdicts import Preference
 from coeval.config.keys import load_keys
 from coeval.config.loading import load_config
@@ -109,7 +110,7 @@ def answered(run: Run, config: Config) -> Asked:
 def preferences(run: Run) -> list[Preference]:
     """From verdicts and from scores, without the time."""
     wanted = [PreferenceFilter(source=source, keep_self_judged=True) for source in ("native", "derived")]
-    return [replace(one, at=0.0) for one in chain(*(gather(run, each).preferences for each in wanted))]
+    return [replace(one, at=0.0) for one in chain(*(gather(load_run(run.folder), each).preferences for each in wanted))]
 
 
 def content(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -172,7 +173,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_undisturbed(tmp_path: Path, k
 
 def test_an_export_killed_at_any_moment_is_never_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with_votes(tmp_path)
-    found, out = gather(run, PreferenceFilter()), tmp_path / "out"
+    found, out = gather(load_run(run.folder), PreferenceFilter()), tmp_path / "out"
     export(run, found, out, "jsonl", 0.3)
     rename, whole = os.replace, check_export(out)
     for kills in range(20):

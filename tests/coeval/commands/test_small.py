@@ -10,6 +10,7 @@ import pytest
 
 from coeval.analysis.bias import position_rows
 from coeval.analysis.coverage import coverage_summary
+from coeval.analysis.units import load_run
 from coeval.commands import analyze
 from coeval.pairs.preferences import PreferenceFilter, gather
 from p2l.common import spreadsheets
@@ -58,8 +59,7 @@ def test_one_order_tells_of_position(tmp_path: Path) -> None:
     judge = model("jay", roles=["judge"], position_bias=0.9)
     teacher = model("ada", roles=["teacher"])
     assert coeval("run", "--config", write_config(tmp_path, [teacher, *students, judge], [task])) == 0
-    assert gather(run_of(tmp_path), PreferenceFilter()).flips == ()
-    from coeval.analysis.units import load_run
+    assert gather(load_run(run_of(tmp_path).folder), PreferenceFilter()).flips == ()
 
     (row,) = position_rows(load_run(run_of(tmp_path).folder).verdicts)
     assert (row.judge, row.verdicts, row.first, row.biased) == ("jay", 12, 1.0, True)

@@ -156,10 +156,11 @@ def test_factors_count_by_their_weight(tmp_path: Path) -> None:
         assert row.unweighted == pytest.approx((clarity + tone) / 2)
         assert row.lower <= row.mean <= row.upper
     assert loaded.header.weights == {"mail": {"clarity": 3.0}}
-    margins = [one.margin for one in gather(run, PreferenceFilter()).preferences]
-    alike = gather(run, PreferenceFilter(rule=Rule(weights={"clarity": 1.0}))).preferences
+    margins = [one.margin for one in gather(load_run(run.folder), PreferenceFilter()).preferences]
+    alike = gather(load_run(run.folder), PreferenceFilter(rule=Rule(weights={"clarity": 1.0}))).preferences
     assert margins == [
-        one.margin for one in gather(run, PreferenceFilter(rule=Rule(weights={"clarity": 3.0}))).preferences
+        one.margin
+        for one in gather(load_run(run.folder), PreferenceFilter(rule=Rule(weights={"clarity": 3.0}))).preferences
     ]
     assert margins != [one.margin for one in alike]
 

@@ -38,7 +38,7 @@ def test_columns_hold_the_preferences_that_gathering_finds(rule: str, tmp_path: 
         names, won = (loaded.students[a], loaded.students[b]), WINNERS[winner]
         won = won if names == tuple(sorted(names)) else swapped.get(won, won)
         mine.append((loaded.tasks[task], (loaded.datapoints[item], *sorted(names)), loaded.judges[judge], won))
-    found = gather(loaded.run, PreferenceFilter(keep_self_judged=True, rule=RULES[rule])).preferences
+    found = gather(loaded, PreferenceFilter(keep_self_judged=True, rule=RULES[rule])).preferences
     theirs = [
         (one.task, one.key, one.judge, one.winner if one.model_a < one.model_b else swapped.get(one.winner, one.winner))
         for one in found
@@ -50,7 +50,7 @@ def test_columns_hold_the_preferences_that_gathering_finds(rule: str, tmp_path: 
 
 def test_the_report_has_the_leaderboards_of_the_same_preferences(tmp_path: Path) -> None:
     loaded = load_run(damaged(tmp_path / "run"))
-    gathered = gather(loaded.run, PreferenceFilter())
+    gathered = gather(loaded, PreferenceFilter())
     options = BoardOptions(intervals="sandwich")
     found = boards(gathered.preferences, options, gathered.attributes, gathered.clusters)
     expected: list[dict[str, Any]] = [row for part, board in found.items() for row in rows_of(part, board)]

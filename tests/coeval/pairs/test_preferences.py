@@ -101,18 +101,20 @@ def test_weights_name_factors_that_were_scored(finished: Run) -> None:
 
 
 def test_verdicts_come_before_scores_and_own_answers_do_not_count(finished: Run) -> None:
-    gathered = gather(finished, PreferenceFilter())
+    gathered = gather(load_run(finished.folder), PreferenceFilter())
     sources = {(one.task, one.source) for one in gathered.preferences}
     assert sources == {("mail", "derived"), ("code", "native")}
     assert gathered.self_judged == 2 * 4 * 2
     assert not any(one.is_self_judged for one in gathered.preferences)
-    kept = gather(finished, PreferenceFilter(keep_self_judged=True, source="derived"))
+    kept = gather(load_run(finished.folder), PreferenceFilter(keep_self_judged=True, source="derived"))
     assert (len(kept.preferences), kept.self_judged) == (24, 0)
-    assert {one.judge for one in gather(finished, PreferenceFilter(judges=["jay"])).preferences} == {"jay"}
+    assert {one.judge for one in gather(load_run(finished.folder), PreferenceFilter(judges=["jay"])).preferences} == {
+        "jay"
+    }
     with pytest.raises(RunInputError, match="did you mean 'jay'"):
-        gather(finished, PreferenceFilter(judges=["jai"]))
+        gather(load_run(finished.folder), PreferenceFilter(judges=["jai"]))
     with pytest.raises(RunInputError, match="holds no run"):
-        gather(Run(finished.folder / "nowhere"), PreferenceFilter())
+        load_run(finished.folder / "nowhere")
 
 
 def test_a_majority_is_one_row_and_no_leader_is_a_tie() -> None:
@@ -154,7 +156,7 @@ def test_an_export_is_what_p2l_reads(
 
 
 def test_the_columns_of_a_vote(finished: Run, tmp_path: Path) -> None:
-    export(finished, gather(finished, PreferenceFilter()), tmp_path, "jsonl", 0.0)
+    export(finished, gather(load_run(finished.folder), PreferenceFilter()), tmp_path, "jsonl", 0.0)
     assert not (tmp_path / "val.jsonl").exists()
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert {row["task"] for row in rows[:8]} == {"mail", "code"}  # a trainer should not see task after task
@@ -173,20 +175,20 @@ def test_a_data_set_folder_is_read_too(finished: Run, tmp_path: Path) -> None:
     out = tmp_path / "set"
     formats: tuple[Format, ...] = ("jsonl", "parquet", "hf", "hf")  # each takes the place of the one before
     for kind in formats:
-        export(finished, gather(finished, PreferenceFilter()), out, kind, 0.3)
+        export(finished, gather(load_run(finished.folder), PreferenceFilter()), out, kind, 0.3)
         assert kind != "parquet" or not list(out.glob("*.jsonl"))
     with open_votes(out) as votes:
         assert len(votes) > 0
     assert not list(out.glob("*.parquet"))
     (out / "mine.txt").write_text("mine")
-    export(finished, gather(finished, PreferenceFilter()), out, "jsonl", 0.0)
+    export(finished, gather(load_run(finished.folder), PreferenceFilter()), out, "jsonl", 0.0)
     assert {path.name for path in out.iterdir()} == {"train.jsonl", "model_list.json", "export.json", "mine.txt"}
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
     for place in (other, other / "mine.txt"):
         with pytest.raises(RunInputError, match="holds other files"):
-            export(finished, gather(finished, PreferenceFilter()), place, "hf", 0.0)
+            export(finished, gather(load_run(finished.folder), PreferenceFilter()), place, "hf", 0.0)
     assert (other / "mine.txt").read_text() == "mine"
 
 
@@ -254,7 +256,7 @@ def test_prompts_of_several_turns_are_exported(tmp_path: Path) -> None:
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     prompts = ["Hi", ["Hi"], ["Hi", "And now?"], [*said, {"role": "assistant", "content": "Yes?"}, said[1]], [{"x": 1}]]
     write_lines(file, ({**item, "prompt": prompt} for item, prompt in zip(items, prompts, strict=True)))
-    found = export(run, gather(run, PreferenceFilter()), tmp_path / "out", "parquet", 0.5)
+    found = export(run, gather(load_run(run.folder), PreferenceFilter()), tmp_path / "out", "parquet", 0.5)
     assert (found.prompts, found.without_prompt, found.train + found.validation) == (3, 1, 4)
     parts = {}
     for part in ("train", "val"):
@@ -271,7 +273,7 @@ def test_times_are_read_as_they_are_written() -> None:
 
 def test_votes_carry_the_weights_of_the_report_and_leave_flagged_judges_out(tmp_path: Path) -> None:
     loaded = write(tmp_path / "run", arena(1, 0.65))
-    gathered = gather(Run(tmp_path / "run"), PreferenceFilter())
+    gathered = gather(load_run(tmp_path / "run"), PreferenceFilter())
     assert {"random", "constant", "selfish", "verbose"} == {*gathered.flagged}
     assert {vote.judge for vote in gathered.preferences} == {"honest-1", "honest-2"}
     judged = ("honest-1", "honest-2")
@@ -279,7 +281,7 @@ def test_votes_carry_the_weights_of_the_report_and_leave_flagged_judges_out(tmp_
         np.mean([vote.weight for vote in gathered.preferences if vote.judge == name]) for name in judged
     )
     assert sharper > blunter
-    kept = gather(Run(tmp_path / "run"), PreferenceFilter(keep_flagged=True))
+    kept = gather(load_run(tmp_path / "run"), PreferenceFilter(keep_flagged=True))
     assert {*kept.flagged} == set()
     assert {vote.judge for vote in kept.preferences} == {*loaded.judges}
 
@@ -307,9 +309,7 @@ def test_three_places_name_one_winner_with_one_number(
     assert [row["score"] for row in board["models"]] == pytest.approx(rating, abs=0.1)
 
 
-def test_votes_that_cannot_say_what_the_report_says_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_votes_follow_the_report_where_they_say_the_contrary(tmp_path: Path) -> None:
     # b is somewhat better mostly, a much better at times: a leads by the mean of scores, b by pairs won.
     scores = {}
     for number in range(1, 41):
@@ -317,9 +317,26 @@ def test_votes_that_cannot_say_what_the_report_says_are_told(
         for judge in ("j", "k"):
             scores[f"t/o/{number}", "a", judge] = both(good)
             scores[f"t/o/{number}", "b", judge] = both(bad)
+    loaded = load_run(write_run(tmp_path / "run", scores))
+    board = boards(gather(loaded, PreferenceFilter()).preferences, BoardOptions(intervals=None))[Slice(OVERALL)]
+    report = student_rows(loaded)
+    assert report[0].student == board.models[int(board.coefs.argmax())] == "a"
+    assert report[0].rating is not None
+
+
+def test_votes_that_cannot_say_what_people_do_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {}
+    for number in range(1, 21):
+        for student, level in (("a", "High"), ("b", "Low")):  # so that no weights put b first
+            scores[f"t/o/{number}", student, "j"] = both(level)
     run = Run(write_run(tmp_path / "run", scores))
-    report = student_rows(load_run(run.folder))
-    assert (report[0].student, report[0].rating) == ("a", None)
-    flags = ["--run", run.folder, "--out", tmp_path / "votes"]
+    people = [
+        {"datapoint_id": f"t__o__{number}", "student": student, "factor": factor, "score": score}
+        for number in range(1, 21)
+        for factor in ("fit", "tone")
+        for student, score in (("a", "Low"), ("b", "High"))
+    ]
+    write_lines(tmp_path / "people.jsonl", people)
+    flags = ["--run", run.folder, "--out", tmp_path / "votes", "--annotations", tmp_path / "people.jsonl"]
     assert export_preferences.preferences_main([str(flag) for flag in flags]) == 0
-    assert "these votes put b first, the report on students a" in capsys.readouterr().err
+    assert "these votes put a first, people and judges put b first" in capsys.readouterr().err

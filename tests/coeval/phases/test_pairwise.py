@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from coeval.analysis.units import load_run
 from coeval.mock.server import MockServer
 from coeval.pairs.preferences import PreferenceFilter, gather
 from coeval.parsing import MalformedAnswerError
@@ -76,7 +77,7 @@ def test_a_judge_that_goes_by_the_order_gives_ties_and_is_reported(tmp_path: Pat
     far = [one for one in found if {one["model_a"], one["model_b"]} == {"ant", "cow"}]
     assert {one["winner"] for one in found if one not in far} == {"tie"}
     assert all(one["winner"] != "tie" for one in far)
-    (flips,) = gather(run_of(tmp_path), PreferenceFilter()).flips
+    (flips,) = gather(load_run(run_of(tmp_path).folder), PreferenceFilter()).flips
     assert (flips.judge, flips.pairs, flips.flips, flips.inconsistent) == ("jay", 12, 8, 8)
     assert flips.flip_rate == pytest.approx(2 / 3)
     assert flips.first_share == pytest.approx((2 * 8 + 4) / 24)
@@ -87,7 +88,7 @@ def test_one_order_costs_half_and_says_nothing_of_flips(tmp_path: Path) -> None:
         assert coeval("run", "--config", config(tmp_path, server, both_orders=False)) == 0
         assert calls(server)["jay compare"] == 12
     assert {record["order_consistent"] for record in records(run_of(tmp_path), "pairwise")} == {None}
-    assert gather(run_of(tmp_path), PreferenceFilter()).flips == ()
+    assert gather(load_run(run_of(tmp_path).folder), PreferenceFilter()).flips == ()
 
 
 def test_an_active_schedule_keeps_to_its_budget_over_starts(tmp_path: Path) -> None:
@@ -315,4 +316,4 @@ def test_verdicts_of_no_use_are_asked_for_again(tmp_path: Path) -> None:
         file.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]) + '{"id": "torn')
         assert coeval("run", "--config", path, "--continue") == 0
         assert calls(server) == {"jay compare": 4}
-    assert len(gather(run_of(tmp_path), PreferenceFilter()).preferences) == 12
+    assert len(gather(load_run(run_of(tmp_path).folder), PreferenceFilter()).preferences) == 12

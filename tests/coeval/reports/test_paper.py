@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
 import pytest
 
+from coeval.cli import with_exit_code
 from coeval.commands.export import _TABLES, tables_main
-from coeval.reports.paper import TABLES, Cell, PaperTable, latex, markdown, paper_tables
+from coeval.reports.paper import TABLES, Cell, PaperTable, latex, letters_of, markdown, paper_tables
 from tests.coeval.analysis.runs import both, run_of
 
 LEVELS = {"ant_1": "High", "bee": "Low", "cat": "High"}
@@ -89,3 +91,30 @@ def test_a_run_without_scores_has_no_tables(tmp_path: Path) -> None:
     folder = run_of(tmp_path, {}, models=[judge]).run.folder
     with pytest.raises(RunInputError, match="has no scores to make tables of"):
         tables_main(["--run", str(folder)])
+
+
+def test_letters_join_those_who_are_not_told_apart() -> None:
+    names = ["a", "b", "c", "d"]
+    assert letters_of(names, set()) == dict.fromkeys(names, "a")
+    chain = {("a", "c"), ("a", "d"), ("b", "d")}
+    letters = letters_of(names, chain)
+    for first in names:
+        for second in names:
+            is_apart = (first, second) in chain or (second, first) in chain
+            assert is_apart == (not {*letters[first]} & {*letters[second]})
+    assert letters == {"a": "a", "b": "ab", "c": "bc", "d": "c"}
+
+
+def test_the_ranking_is_a_figure_with_its_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path, scores()).run.folder
+    paths = [tmp_path / f"ranking.{kind}" for kind in ("svg", "pdf")]
+    assert tables_main(["--run", str(run), "--plot", *map(str, paths), "--out", str(tmp_path / "t.md")]) == 0
+    assert f"wrote {paths[0]}, {paths[1]}, {tmp_path / 'ranking.csv'}" in capsys.readouterr().err
+    assert paths[1].read_bytes().startswith(b"%PDF")
+    assert "<svg" in paths[0].read_text()
+    with (tmp_path / "ranking.csv").open(newline="") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
+    assert rows["ant_1"]["letters"] == rows["cat"]["letters"] != rows["bee"]["letters"]
+    assert float(rows["bee"]["fit_lower"]) <= float(rows["bee"]["fit"]) <= float(rows["bee"]["fit_upper"])
+    assert with_exit_code(tables_main, ["--run", str(run), "--plot", str(tmp_path / "x.docx")]) == 1
+    assert "must end in .svg, .pdf, .png" in capsys.readouterr().err
