@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common import cli
-from p2l.common.cli import need, parser, positive, run
+from p2l.common.cli import listed, nearest, need, parser, positive, run
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
 from p2l.common.program import Parser
@@ -19,8 +20,11 @@ from p2l.public import PUBLIC
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named
     from p2l.leaderboard.report import Leaderboards
+    from p2l.leaderboard.report.provenance import Provenance
+    from p2l.people import Examination
 
 
+_VOTER = "voter"
 _TABLES = ("csv", "json", "parquet")
 """Formats that hold one table."""
 _FORMATS = (*_TABLES, "md", "xlsx")
@@ -46,10 +50,12 @@ _GROUPS = {
         "--control-steps",
         "--shrink",
         "--weighted",
+        "--weigh-voters",
+        "--with-revealed",
         "--drop-bad",
     ),
     "intervals": ("--intervals", "--level", "--cluster", "--seed"),
-    "output": ("--top", "--min-votes", "--verbose", "--output", "--format", "--html", "--plot", "--quiet"),
+    "output": ("--top", "--min-votes", "--verbose", "--output", "--format", "--html", "--plot", "--verify", "--quiet"),
 }
 
 
@@ -97,6 +103,17 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
     )
     flags.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
+    flags.add_argument(
+        "--weigh-voters",
+        action="store_true",
+        help="with --votes: votes of voters who do not vote like people, alone or together, count less; without it "
+        "they are named",
+    )
+    flags.add_argument(
+        "--with-revealed",
+        action="store_true",
+        help="with --votes: count votes on answers that tell their model or maker (column identity_revealed), too",
+    )
     cli.add_drop_bad(flags)
     _add_history_flags(flags)
     _add_output_flags(flags)
@@ -173,6 +190,12 @@ def _add_output_flags(flags: Parser) -> None:
         "win rates, history",
     )
     cli.add_plot(flags, "also draw them with their intervals")
+    flags.add_argument(
+        "--verify",
+        metavar="PAGE",
+        help="with --votes: make a page (or JSON) of this command again from the votes, with the flags that it "
+        "names, and compare every text and number",
+    )
     cli.add_quiet(flags, "no progress bars")
     flags.arrange(_GROUPS)
 
@@ -183,12 +206,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.by, args.control = args.by or [], args.control or []
     if args.votes is None and args.from_counts is None and args.model is None and (args.prompt or args.prompts):
         args.model = PUBLIC
+    if args.verify is not None:
+        print(_verified(args))
+        return
     if args.model is not None:
         need("torch")  # before what comes with the extra of votes alone
     _check(args)
     if args.counts_only:
         from p2l.leaderboard.sources import write_counts_of
 
+        examination = _examination(args) if args.weigh_voters else None
+        args.voter_weights = {} if examination is None else examination.weights
         write_counts_of(args)
         print(f"wrote {args.output}", file=sys.stderr)
         return
@@ -204,6 +232,8 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
 
     boards: list[Named] = []
     history = None
+    examination = _examination(args)
+    args.voter_weights = examination.weights if examination is not None and args.weigh_voters else {}
     if args.over is not None:
         from p2l.leaderboard.sources import history_of_votes
 
@@ -228,7 +258,84 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
         title, unit = f"Leaderboard of {Path(args.votes or args.from_counts[0]).name}", "votes"
     elif args.prompt:
         title = f"Leaderboards of {Path(args.model).name}, by prompt"
-    return Leaderboards(title, unit, boards, history, args.min_votes)
+    note = "" if examination is None else _note_on_voters(examination, weighed=args.weigh_voters)
+    if note and boards:
+        board = boards[0].board
+        boards[0] = boards[0]._replace(board=replace(board, notes=(*board.notes, note)))
+    if note and history is not None:
+        history = replace(history, notes=(*history.notes, note))
+    is_stated = args.html is not None or (args.output is not None and _format_of(args) == "json")
+    provenance = _provenance(args) if is_stated and args.votes is not None else None
+    return Leaderboards(title, unit, boards, history, args.min_votes, provenance)
+
+
+def _format_of(args: argparse.Namespace) -> str:
+    return format_of(args.output, args.format, _FORMATS)
+
+
+def _provenance(args: argparse.Namespace) -> Provenance:
+    from p2l.common.report.reports import today
+    from p2l.leaderboard.report.provenance import Provenance
+
+    return Provenance.of(args, build_parser().parse_args(["--votes", args.votes]), today())
+
+
+def _verified(args: argparse.Namespace) -> str:
+    """Return a sentence that a page, or JSON, is what its votes give; InputError where it is not."""
+    from p2l.leaderboard.report import provenance
+
+    if args.votes is None:
+        raise InputError("--verify PAGE goes with --votes FILE, from which the page is made again")
+    path = Path(args.verify).expanduser()
+    stated = provenance.provenance_of(path)
+    flags = provenance.flags_of(stated, args.votes, build_parser())
+    flags.by, flags.control = flags.by or [], flags.control or []
+    _check(flags)
+
+    def made_again() -> str:
+        from p2l.common.report.reports import report_page
+        from p2l.leaderboard.report import leaderboard_report
+        from p2l.leaderboard.report.files import leaderboards_json
+
+        leaderboards = replace(_leaderboards(flags), provenance=stated)
+        if path.suffix.lower() == ".json":
+            return leaderboards_json(leaderboards)
+        return report_page(leaderboard_report(leaderboards, "", stated.votes))
+
+    return provenance.verify(path, args.votes, made_again)
+
+
+def _examination(args: argparse.Namespace) -> Examination | None:
+    """Return what votes say of their voters; None where nothing tells who cast them, or rows are not read."""
+    if args.votes is None:
+        return None
+    from p2l.votes.lake import is_lake
+    from p2l.votes.reading import open_vote_source
+
+    if is_lake(args.votes) and not args.weigh_voters:
+        return None  # counted in seconds, however many votes it holds
+    source = open_vote_source(args.votes)
+    if _VOTER not in source.columns:
+        if args.weigh_voters:
+            raise InputError(
+                f"{source.name}: --weigh-voters needs a column 'voter': who cast each vote"
+                f"{nearest(_VOTER, source.columns)}; columns: {listed(source.columns)}"
+            )
+        return None
+    from p2l.people import examine
+    from p2l.people.cast import cast_of_source
+
+    return examine(cast_of_source(source, args.people, drop_bad=args.drop_bad))
+
+
+def _note_on_voters(examination: Examination, *, weighed: bool) -> str:
+    """Return what a leaderboard says of its voters; nothing where all of them vote like people."""
+    if not examination.suspects:
+        return ""
+    if examination.is_beyond:
+        return f"{examination.verdict} (p2l votes check lists them)."
+    how = "Their votes count less" if weighed else "Their votes count like all others: --weigh-voters weighs them"
+    return f"{examination.verdict}. {how}; p2l votes check lists them."
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -245,6 +352,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0:
         raise InputError("--shrink must be positive (inf switches it off)")
+    if args.votes is None and (args.weigh_voters or args.with_revealed):
+        raise InputError("--weigh-voters and --with-revealed go with --votes FILE: they are about single votes")
     if args.control_steps is not None and not (args.control and args.votes):
         raise InputError("--control-steps goes with --votes and --control")
     if not 0 < args.level < 1:
@@ -276,7 +385,7 @@ def _check_files(args: argparse.Namespace) -> None:
         raise InputError("--format goes with --output")
     if args.output is None:
         return
-    kind = format_of(args.output, args.format, _FORMATS)
+    kind = _format_of(args)
     if args.over is not None and args.by and kind in _TABLES:
         raise InputError(f"{args.output}: {kind} holds one table, not those of --over and --by; use md or xlsx")
     if kind == "xlsx":
@@ -320,7 +429,7 @@ def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.leaderboard.report.files import write_leaderboards
 
     if args.output is not None:
-        write_leaderboards(leaderboards, args.output, format_of(args.output, args.format, _FORMATS))
+        write_leaderboards(leaderboards, args.output, _format_of(args))
         if args.output != STDOUT:
             print(f"wrote {args.output}", file=sys.stderr)
     if args.html is not None:

@@ -14,7 +14,14 @@ from p2l.common.cli import add_command, counted, not_votes, parser, positive, ru
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, read_names
 from p2l.common.program import Parser
-from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, add_database, router_database, vote_of
+from p2l.online_training.router_votes import (
+    Pseudonyms,
+    add_database,
+    pair_columns,
+    router_database,
+    vote_of,
+    vote_schema,
+)
 
 _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
 _READING = {"how votes are read": ("--dataset-split", "--drop-bad", "--model-list")}
@@ -189,14 +196,22 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _check(args: argparse.Namespace) -> int:
     from p2l.leaderboard.first_look import FirstLook, side_to_control
-    from p2l.people.voters import find_people
+    from p2l.people.cast import CastReader, bursts
+    from p2l.people.collusion import examine
+    from p2l.people.voters import VOTER, find_people
     from p2l.votes.checking import check_votes, render
 
-    looks = list[FirstLook]()
+    looks, cast = list[FirstLook](), CastReader()
 
     def observe(source: Any) -> Any:
         looks.append(FirstLook(source.columns, source.name))
-        return looks[0].add
+
+        def see(*batch: Any) -> None:
+            looks[0].add(*batch)
+            if VOTER in source.columns:
+                cast.add(*batch)
+
+        return see
 
     report = check_votes(args.source, limit=args.limit, observe=observe, **_options(args))
     print(render(report))
@@ -206,6 +221,10 @@ def _check(args: argparse.Namespace) -> int:
         print("\n".join(["what the votes show:", *(f"  {seen.text}" for seen in observations)]))
     if side_to_control(observations) is not None:
         print("  p2l train takes the side into account; --control none leaves it")
+    votes = cast.votes(list(report.models), people)
+    suspects, hurried = examine(votes).lines(), bursts(votes)
+    if suspects or hurried:
+        print("\n".join(["voters:", *(f"  {line}" for line in suspects + hurried)]))
     return 0 if report.is_fit else 2
 
 
@@ -448,10 +467,12 @@ def export_votes(
     A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were
     shown, winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of
     both, null where the router's configuration states none), question_id (the request's id), voter (a pseudonym of the
-    key, the same in every export of this database). Thumbs compare nothing and are left out. With `prompts`, so are
-    votes whose prompt was not stored; without, there is no column `prompt`. With `category_model`, a column `category`
-    names the cluster of a prompt, of those that `p2l explain` finds for this model in the newest prompts; it is null
-    where the prompt was not stored.
+    visitor of the arena, else of the key, the same in every export of this database), network (a pseudonym of the
+    visitor's address prefix), voter_battles and network_battles (how many battles they had begun by then, voted on or
+    not), identity_revealed (whether an answer names its model or maker). Thumbs compare nothing and are left out. With
+    `prompts`, so are votes whose prompt was not stored; without, there is no column `prompt`. With `category_model`, a
+    column `category` names the cluster of a prompt, of those that `p2l explain` finds for this model in the newest
+    prompts; it is null where the prompt was not stored.
     Raise InputError for a database that is missing, no router's or without votes, and for an output that cannot be
     written.
     """
@@ -462,7 +483,7 @@ def export_votes(
         counts = _counts(connection, prompts=prompts)
         if not counts.written:
             raise InputError(f"{Path(database).name}: holds no votes to write{_skipped_rows(counts)}")
-        schema = _schema(prompts=prompts)
+        schema = vote_schema(prompts=prompts)
         batches = _batches(connection, schema, prompts=prompts)
         if category_model is not None:
             schema, batches = _with_categories(connection, category_model, prompts=prompts)
@@ -484,8 +505,8 @@ def _with_categories(connection: Any, model: str, *, prompts: bool) -> tuple[Any
         (_CLUSTERED_PROMPTS,),
     )
     kinds = kinds_of_prompts(model, [json.loads(prompt) for (prompt,) in stored])
-    whole = _schema(prompts=True)
-    schema = _schema(prompts=prompts).append(pa.field("category", pa.string()))
+    whole = vote_schema(prompts=True)
+    schema = vote_schema(prompts=prompts).append(pa.field("category", pa.string()))
 
     def batches() -> Iterator[Any]:
         for batch in _batches(connection, whole, prompts=prompts, read_prompts=True):
@@ -506,20 +527,11 @@ def _counts(connection: Any, *, prompts: bool) -> Exported:
     return Exported(written, pairs - written, votes - pairs)
 
 
-def _schema(*, prompts: bool) -> Any:
-    import pyarrow as pa
-
-    text, number = pa.string(), pa.float64()
-    columns = {"model_a": text, "model_b": text, "winner": text, "tstamp": number, "propensity": number}
-    columns |= {"model_version": pa.list_(text), "question_id": text, "voter": text}
-    return pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | columns)
-
-
 def _batches(connection: Any, schema: Any, *, prompts: bool, read_prompts: bool | None = None) -> Iterator[Any]:
     import pyarrow as pa
 
     rows = connection.execute(
-        f"SELECT {PAIR_COLUMNS} FROM votes "
+        f"SELECT {pair_columns(connection)} FROM votes "
         f"WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
     )
     voters, read = Pseudonyms(connection), prompts if read_prompts is None else read_prompts

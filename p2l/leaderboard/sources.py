@@ -22,6 +22,7 @@ from p2l.leaderboard.groups import ALL, ClusteredVotes, Groups
 from p2l.leaderboard.history import History, Over, history_of_counts, parse_over, periods_of
 from p2l.leaderboard.lake_counts import Spec, lake_counts
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
+from p2l.votes.identity import REVEALED, without_revealed
 from p2l.votes.lake import NO_DAY, Lake, is_lake
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, open_vote_source, read_votes
 from p2l.votes.rows import Source, is_text
@@ -29,6 +30,7 @@ from p2l.votes.schema import WINNERS, name_lookup, numbers
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+_VOTER = "voter"
 
 
 def boards_of_votes(args: argparse.Namespace) -> list[Named]:
@@ -47,10 +49,11 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     controlled = _controlled_votes(source, args)
     columns = [*groups.bases.values(), *([] if args.cluster is None else [args.cluster])]
     columns += [] if controlled is None else controlled.controls.columns
-    dropped = 0
+    dropped = revealed = 0
     for batch in _batches_of_votes(source, columns, args):
         dropped += batch.dropped
-        a, b, winner, weights = _vote_codes(batch, names, weighted=args.weighted)
+        revealed += batch.revealed
+        a, b, winner, weights = _vote_codes(batch, names, args)
         cluster = clustered.number(batch.batch.column(args.cluster)) if clustered else None
         members = list(groups.members(batch))
         if controlled:
@@ -61,8 +64,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
             if clustered and cluster is not None and not controlled:
                 clustered.add(group, *votes, cluster[rows])
     boards = _fit_groups(groups, counter, clustered, controlled, list(names), args)
-    notes = [f"{not_votes(dropped)} {'was' if dropped == 1 else 'were'} left out."] if dropped else []
-    notes += _notes_on_values(controlled)
+    notes = [*_notes_on_rows(dropped, revealed), *_notes_on_values(controlled)]
     return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
 
 
@@ -88,12 +90,13 @@ def history_of_votes(args: argparse.Namespace) -> History:
     counter, names, codes = VoteCounter(), dict[str, int](), dict[int, int]()
     controlled = _controlled_votes(source, args)
     columns = [args.time_column, *([] if controlled is None else controlled.controls.columns)]
-    dropped = timeless = 0
+    dropped = revealed = timeless = 0
     for batch in _batches_of_votes(source, columns, args):
         timed, periods = periods_of(batch, over, args)
         dropped += batch.dropped
+        revealed += batch.revealed
         timeless += int((~timed).sum())
-        votes: list[Any] = [column[timed] for column in _vote_codes(batch, names, weighted=args.weighted)]
+        votes: list[Any] = [column[timed] for column in _vote_codes(batch, names, args)]
         indices, place = np.unique(periods, return_inverse=True)
         numbers_of = [codes.setdefault(int(index), len(codes)) for index in indices]
         group = np.array(numbers_of, dtype=np.int64)[place.reshape(-1)]
@@ -103,8 +106,7 @@ def history_of_votes(args: argparse.Namespace) -> History:
     if not codes:
         raise VoteError(f"{source.name}: no vote has a time in column {args.time_column!r}")
     history = _fit_history(counter, codes, list(names), over, source.name, args, controlled=controlled)
-    left_out = [(dropped, not_votes(dropped)), (timeless, f"{counted(timeless, 'vote')} without a time")]
-    notes = [f"{votes_left} {'was' if count == 1 else 'were'} left out." for count, votes_left in left_out if count]
+    notes = _notes_on_rows(dropped, revealed, timeless)
     return dataclasses.replace(history, notes=(*history.notes, *notes, *_notes_on_values(controlled)))
 
 
@@ -147,7 +149,7 @@ def _count_by_group(source: Source, args: argparse.Namespace) -> Counts:
     """Count all votes, and those of each value of columns."""
     counts, groups = Counts(), Groups(source, args.by)
     for batch in _batches_of_votes(source, list(groups.bases.values()), args):
-        a, b, winner, weights = _vote_codes(batch, counts.names, weighted=args.weighted)
+        a, b, winner, weights = _vote_codes(batch, counts.names, args)
         for codes, rows in groups.members(batch):
             names = {code: key for key, code in groups.codes.items()}
             numbers_of = [counts.code(Group() if names[code] == ALL else Group(*names[code])) for code in sorted(names)]
@@ -161,7 +163,7 @@ def _count_by_period(source: Source, args: argparse.Namespace) -> Counts:
     over = parse_over(args.over)
     counts = Counts(over.text)
     for batch in _batches_of_votes(source, [args.time_column], args):
-        a, b, winner, weights = _vote_codes(batch, counts.names, weighted=args.weighted)
+        a, b, winner, weights = _vote_codes(batch, counts.names, args)
         timed, periods = periods_of(batch, over, args)
         unique, place = np.unique(periods, return_inverse=True)
         numbers_of = [counts.code(Group("", "", int(period))) for period in unique]
@@ -172,6 +174,16 @@ def _count_by_period(source: Source, args: argparse.Namespace) -> Counts:
 
 # Steps of the covariates of a lake, where the flags name none: its votes are too many to keep one by one.
 _LAKE_STEPS = 16
+
+
+def _notes_on_rows(dropped: int, revealed: int, timeless: int = 0) -> list[str]:
+    """Return which rows of a source are not counted, and why."""
+    reasons = [
+        (dropped, not_votes(dropped), ""),
+        (revealed, counted(revealed, "vote"), ": an answer tells its model or maker (--with-revealed keeps them)"),
+        (timeless, f"{counted(timeless, 'vote')} without a time", ""),
+    ]
+    return [f"{rows} {'was' if count == 1 else 'were'} left out{why}." for count, rows, why in reasons if count]
 
 
 def _notes_on_values(controlled: ControlledVotes | CountedVotes | None) -> list[str]:
@@ -197,9 +209,11 @@ def _counts_of(args: argparse.Namespace) -> Counts | None:
             what = f"--over {counts.over}" if counts.over else "no --over"
             raise InputError(f"{args.from_counts[0]}: its counts go with {what}")
         return counts
-    if not is_lake(args.votes) or args.control or args.cluster is not None:
+    if not is_lake(args.votes) or args.control or args.cluster is not None or args.voter_weights:
         return None
     lake = Lake(args.votes)
+    if REVEALED in lake.columns and not args.with_revealed:
+        return None
     if args.over is not None and (parse_over(args.over).unit == "hour" or args.time_column != "tstamp"):
         return None
     plain = [path for path in args.by if path in lake.columns]
@@ -225,23 +239,32 @@ def _starts_of(args: argparse.Namespace) -> Starts:
 
 def _batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:
     """Yield the votes of a source with some more columns, batch by batch, under a progress bar."""
-    needed = dict.fromkeys(["model_a", "model_b", "winner", *columns, *["weight"] * args.weighted])
+    leaves_out = REVEALED in source.columns and not args.with_revealed
+    more = ["weight"] * args.weighted + [_VOTER] * bool(args.voter_weights) + [REVEALED] * leaves_out
+    needed = dict.fromkeys(["model_a", "model_b", "winner", *columns, *more])
     try:
         with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
             for batch in read_votes(source, columns=list(needed), drop_bad=args.drop_bad):
-                yield batch
+                yield without_revealed(batch) if leaves_out else batch
                 bar.update(len(batch))
     except FaultyRowError as error:
         raise VoteError(f"{error}; add --drop-bad to leave out all rows that are not votes") from error
 
 
-def _vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:
+def _vote_codes(batch: VoteBatch, names: dict[str, int], args: argparse.Namespace) -> tuple[Ints, Ints, Ints, Floats]:
     """Return codes of both models and of the winner, and weights (N,); `names` grows as models come."""
     a, b = (model_codes(batch.batch.column(name), names) for name in ("model_a", "model_b"))
     check_number_of_models(len(names), batch.source.name)
     won = batch.batch.column("winner").dictionary_encode()
     winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
-    weights = np.asarray(numbers(batch.batch.column("weight")), dtype=np.float64) if weighted else np.ones(len(batch))
+    weights = np.ones(len(batch))
+    if args.weighted:
+        weights = np.asarray(numbers(batch.batch.column("weight")), dtype=np.float64)
+    if args.voter_weights:
+        voters = batch.batch.column(_VOTER).dictionary_encode()
+        of_voters = [args.voter_weights.get(str(name), 1.0) for name in voters.dictionary.to_pylist()]
+        places = voters.indices.fill_null(len(of_voters)).to_numpy(zero_copy_only=False)
+        weights = weights * np.array([*of_voters, 1.0])[places]
     return a, b, winner, weights
 
 

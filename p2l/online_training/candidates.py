@@ -29,6 +29,7 @@ from p2l.leaderboard import Leaderboard, Prior
 from p2l.likelihood import counted
 from p2l.model.checkpoint import edit_weights
 from p2l.model.heads import HeadStart
+from p2l.online_training.live_trust import LiveTrust
 from p2l.online_training.live_votes import LineVotes
 from p2l.online_training.stream import HeldOut
 from p2l.training.forecasts import CATEGORY_SD, Forecast, ValidationVotes, Votes, marginal_board, repeated
@@ -64,6 +65,10 @@ class ArrivedVotes:
     """Names that the stream's labels number."""
     model_list: list[str]
     """Names in the order of the model's rows."""
+    trust: LiveTrust | None = None
+    """What votes of each voter weigh; None: all alike."""
+    is_weighted: bool = True
+    """Whether the stream's own weights count."""
 
     def __len__(self) -> int:
         return self.count
@@ -78,13 +83,20 @@ class ArrivedVotes:
 
     def weights(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) weights."""
-        return self.stream.weights(ids)
+        weights = self.stream.weights(ids) if self.is_weighted else np.ones(len(ids))
+        return weights if self.trust is None else weights * self.trust.weights(ids)
 
 
-def recent(held: HeldVotes, place: int, count: int) -> HeldOutVotes:
-    """Return the newest `count` votes that had come when the run had `place` votes to train on."""
+def recent(held: HeldVotes, place: int, count: int, trust: LiveTrust | None = None) -> HeldOutVotes:
+    """Return the newest `count` votes that had come when the run had `place` votes to train on.
+
+    With `trust`, of voters who were trusted before alone.
+    """
     end = held.up_to(place)
-    ids = np.arange(max(0, end - count), end)
+    ids = np.arange(end)
+    if trust is not None and isinstance(held, LineVotes):
+        ids = ids[trust.trusted(held, ids)]
+    ids = ids[-count:]
     votes = held.votes if isinstance(held, HeldOut) else held
     return HeldOutVotes(votes.prompts(ids), votes.labels(ids), votes.model_list)
 

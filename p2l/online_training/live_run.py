@@ -14,6 +14,7 @@ from p2l.common.cli import print_note
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.online_training.candidates import HeldVotes
+from p2l.online_training.live_trust import LiveTrust
 from p2l.online_training.live_votes import LiveVotes, Waiting
 from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.publishing import FolderPublisher, make_folder
@@ -31,6 +32,10 @@ _VOTES_JUDGED_BY = 1000
 
 def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> VoteStore:
     """Open the data set of the configuration as a stream; InputError if it is unusable or not in the required order."""
+    if config.weigh_voters:
+        raise ConfigError(
+            "weigh_voters: goes with --follow, a stream of votes; p2l train weighs voters of a whole file"
+        )
     stream = in_time_order(loop.open_train_votes(config), config.vote_order, known_models)
     check_counted(stream, config.loss_type, weighted=config.weighted_loss)
     return stream
@@ -47,6 +52,8 @@ class LiveRun:
         self._waiting = Waiting(flags.poll, flags.stop_when_idle, tell=self._tell)
         self._held: HeldVotes | None = None
         self._followed: LiveVotes | None = None
+        self.trust: LiveTrust | None = None
+        """What votes of each voter of the stream weigh; None: all alike."""
 
     def _tell(self, text: str) -> None:
         if os.environ.get("RANK", "0") == "0" and (not self._flags.quiet or text.startswith("warning")):
@@ -72,6 +79,8 @@ class LiveRun:
             name=str(path),
         )
         self._held = self._followed.held
+        if config.weigh_voters:
+            self.trust = LiveTrust(self._followed, self._tell)
         return self._followed
 
     def columns(self) -> dict[str, float]:
@@ -98,6 +107,7 @@ class LiveRun:
             held=self._held if self._held_share else None,
             gate=flags.gate is not None,
             gate_votes=_VOTES_JUDGED_BY,
+            trust=self.trust,
             stop=self._waiting.stop,
             tell=self._tell,
         )
@@ -120,6 +130,7 @@ class LiveRun:
             state=state,
             times=flags.retrain,
             gate_votes=_VOTES_JUDGED_BY,
+            trust=self.trust,
             began_with=began_with,
             tell=self._tell,
         )

@@ -52,6 +52,8 @@ class _LineVote(NamedTuple):
     weight: float
     tstamp: float
     """Seconds since 1970; NaN: not stated."""
+    voter: str | None = None
+    network: str | None = None
 
 
 def parse_line(line: bytes) -> _LineVote:
@@ -86,7 +88,13 @@ def parse_line(line: bytes) -> _LineVote:
         winner=_CODES[winner],
         weight=weight,
         tstamp=_time(row.get("tstamp")),
+        voter=_text_or_none(row.get("voter")),
+        network=_text_or_none(row.get("network")),
     )
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def turns_of(row: dict[str, Any]) -> list[str]:
@@ -232,6 +240,8 @@ _RECORD = np.dtype(
         ("weight", "<f8"),
         ("tstamp", "<f8"),
         ("place", "<i8"),
+        ("voter", "<i4"),
+        ("network", "<i4"),
     ]
 )
 
@@ -239,7 +249,7 @@ _RECORD = np.dtype(
 class LineVotes:
     """Votes of a growing file by number, 0 to len - 1; models are numbered as they first appear.
 
-    Each is a record of 45 bytes in a temporary file, so memory does not grow with the votes; its prompt is read again
+    Each is a record of 53 bytes in a temporary file, so memory does not grow with the votes; its prompt is read again
     from its line. Shapes: n votes of `ids`.
     """
 
@@ -247,6 +257,8 @@ class LineVotes:
         """Start without votes; the models of `model_list` come first."""
         self._file = file
         self._codes = {name: code for code, name in enumerate(model_list)}
+        self._voters: dict[str, int] = {}
+        self._networks: dict[str, int] = {}
         self._spool = RecordFile(_RECORD)
         self._record = self._spool.mapped()
         self._new: list[tuple[Any, ...]] = []
@@ -267,7 +279,9 @@ class LineVotes:
     def append(self, vote: _LineVote, at: int, size: int, place: int) -> None:
         """Add a vote whose line is `size` bytes at `at`, readable after `finish`; `place` never falls (see `up_to`)."""
         a, b = (self._codes.setdefault(name, len(self._codes)) for name in (vote.model_a, vote.model_b))
-        self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place))
+        voter = -1 if vote.voter is None else self._voters.setdefault(vote.voter, len(self._voters))
+        network = -1 if vote.network is None else self._networks.setdefault(vote.network, len(self._networks))
+        self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place, voter, network))
         if len(self._new) == _VOTES_PER_WRITE:
             self.finish()
 
@@ -321,6 +335,19 @@ class LineVotes:
     def tstamps(self, ids: Ids = None) -> NDArray[np.float64]:
         """Return seconds (n,), NaN where a line has none."""
         return np.ascontiguousarray(self._chosen(ids)["tstamp"])
+
+    @property
+    def voters(self) -> list[str]:
+        """Names of all voters so far."""
+        return list(self._voters)
+
+    def voter_codes(self, ids: Ids = None) -> NDArray[np.int32]:
+        """Return positions (n,) in `voters`; -1 where a line has none."""
+        return np.ascontiguousarray(self._chosen(ids)["voter"])
+
+    def network_codes(self, ids: Ids = None) -> NDArray[np.int32]:
+        """Return numbers (n,) of networks, equal where the lines' are; -1 where a line has none."""
+        return np.ascontiguousarray(self._chosen(ids)["network"])
 
     def _chosen(self, ids: Ids) -> Any:
         return self._record if ids is None else self._record[np.asarray(ids, dtype=np.int64)]

@@ -60,8 +60,8 @@ class OnlineConfig(TrainConfig):
             raise ValueError(
                 f"{key}: chooses a step of offline training; remove it (online, --hold-out keeps votes back)"
             )
-        if self.people is not None or self.weigh_voters:
-            raise ValueError("people, weigh_voters: are fitted to all votes, which are yet to come; remove them")
+        if self.people is not None:
+            raise ValueError("people: judges are fitted to all votes, which are yet to come; remove it")
         if self.shared_level:
             raise ValueError("shared_level: is for a list of models that does not grow; remove it")
         if self.num_train_epochs != 1:
@@ -161,7 +161,7 @@ def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> d
         "selection_share": 0.0,
         "cross_fit": None,
         "people": None,
-        "weigh_voters": False,
+        "weigh_voters": followed is not None,
         "batch_size": step,
         "gradient_accumulation_steps": 1,
         "num_train_epochs": 1,

@@ -243,8 +243,15 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     validation = _open_validation(config, stream, model) if options.run.eval_steps is not None else None
 
     def new_trainer(model: P2LModel, tokenizer: PromptTokenizer | None) -> Trainer:
+        trust = None if options.live is None else options.live.trust
         return setup.start_trainer(
-            model, votes, schedule, tokenizer=tokenizer, ahead=not stream.grows, covariates=values
+            model,
+            votes,
+            schedule,
+            tokenizer=tokenizer,
+            ahead=not stream.grows,
+            covariates=values,
+            adjustments=trust,
         )
 
     trainer = new_trainer(model, None)
@@ -415,8 +422,12 @@ def _follow_models(run: _OnlineRun) -> NewRows | None:
     is_larger = by_votes and not is_known and buffer.type == "replay" and not buffer.keep_size
     steps = LargerSteps(run.trainer, began_with, size) if is_larger else None
 
+    trust = None if run.live is None else run.live.trust
+
     def meet(step: int) -> None:
         facts = run.schedule.facts(step + 1)
+        if trust is not None:
+            trust.update(facts.arrived)
         growth.meet(run.stream.model_list[: facts.models])
         if rows is not None:
             rows.update(facts.arrived)

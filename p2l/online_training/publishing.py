@@ -39,6 +39,7 @@ from p2l.votes.schema import hash_turns
 if TYPE_CHECKING:
     from p2l.inference import P2L
     from p2l.online_training.candidates import HeldOutVotes, HeldVotes
+    from p2l.online_training.live_trust import LiveTrust
     from p2l.training.trainer import StepResult, Trainer
 
 
@@ -335,6 +336,8 @@ class FolderPublisher:
     """Whether candidates are judged; otherwise all are published."""
     gate_votes: int
     """Newest held-out votes by which a candidate is shrunk and judged."""
+    trust: LiveTrust | None
+    """What votes of each voter weigh; held-out ones of voters who were not trusted before judge nothing."""
     stop: threading.Event
     """Set by a signal."""
     tell: Callable[[str], None]
@@ -409,14 +412,19 @@ class FolderPublisher:
             make_folder(self.folder)
         engine.barrier()
         names = published_order(engine.model.model_list, self._began_with)
-        votes = ArrivedVotes(trainer.votes, arrived, list(engine.model.model_list), names)
-        held = recent(self.held, arrived, self.gate_votes) if self.held is not None and engine.is_main else None
+        trust, is_weighted = self.trust, self.config.weighted_loss
+        if trust is not None:
+            trust.update(arrived)
+        votes = ArrivedVotes(trainer.votes, arrived, list(engine.model.model_list), names, trust, is_weighted)
+        held = None
+        if self.held is not None and engine.is_main:
+            held = recent(self.held, arrived, self.gate_votes, trust)
         facts: dict[str, float | int] = {"votes": arrived}
 
         def finish(folder: Path) -> None:
             is_new = not self._began_with
             facts.update(
-                complete(folder, votes, held, engine.device, weighted=self.config.weighted_loss, is_new=is_new)
+                complete(folder, votes, held, engine.device, weighted=is_weighted or trust is not None, is_new=is_new)
             )
 
         def judge_candidate(candidate: Path, before: Path | None) -> GateDecision:

@@ -35,7 +35,8 @@ from p2l.common.files import write_json
 from p2l.model.checkpoint import read_model_list, read_object
 from p2l.model.model import P2LModel
 from p2l.online_training.candidates import FEWEST_HELD_OUT_PROMPTS, ArrivedVotes, HeldOutVotes, recent, shrink
-from p2l.online_training.live_votes import LiveVotes, Waiting, is_held_out
+from p2l.online_training.live_trust import LiveTrust
+from p2l.online_training.live_votes import LineVotes, LiveVotes, Waiting, is_held_out
 from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.publishing import Difference, compare, log_event
 from p2l.online_training.stream import open_past
@@ -185,6 +186,8 @@ class Retraining:
     times: float
     """Most compute, as a multiple of naive training's."""
     gate_votes: int
+    trust: LiveTrust | None
+    """What votes of each voter weigh; None: all alike."""
     began_with: int
     """Models that the run knew before its first vote."""
     tell: Callable[[str], None]
@@ -247,9 +250,9 @@ class Retraining:
         names, followed = list(trainer.engine.model.model_list), self.folder / _FOLLOWED_FOLDER
         write_model(trainer, self.config, followed)
         # As it is published: the other one is shrunk by votes of its own.
-        held = recent(self.stream.held, arrived, self.gate_votes)
-        arrived_votes = ArrivedVotes(trainer.votes, arrived, names, names)
-        device, weighted = trainer.engine.device, self.config.weighted_loss
+        held = recent(self.stream.held, arrived, self.gate_votes, self.trust)
+        arrived_votes = ArrivedVotes(trainer.votes, arrived, names, names, self.trust, self.config.weighted_loss)
+        device, weighted = trainer.engine.device, self.config.weighted_loss or self.trust is not None
         shrink(followed, arrived_votes, held, device, weighted=weighted, is_new=False)
         job = {
             "stream": str(self.stream.path),
@@ -258,6 +261,7 @@ class Retraining:
             "past": self.past,
             "models": names,
             "weighted": self.config.weighted_loss,
+            "weigh_voters": self.trust is not None,
             "request": self.state.request,
         }
         write_json(self.folder / _JOB_FILE, job)
@@ -323,8 +327,10 @@ class Retraining:
 
     def _compare(self, model: Path, began: int, arrived: int, trainer: Trainer) -> Difference:
         """Compare with the followed model on votes that neither was trained on."""
-        held, stream = recent(self.stream.held, arrived, self.gate_votes), self.stream
+        held, stream = recent(self.stream.held, arrived, self.gate_votes, self.trust), self.stream
         since = np.arange(max(began, arrived - _MAX_NEW_VOTES_JUDGED), arrived)
+        if self.trust is not None:
+            since = since[self.trust.trusted(stream, since)]
         names = list(dict.fromkeys([*stream.model_list, *held.model_list]))
         labels = [
             translate_labels(held.labels, held.model_list, names),
@@ -417,8 +423,13 @@ def _rows(job: Mapping[str, Any], stream: LiveVotes) -> Iterator[dict[str, Any]]
         for start in range(0, count, _ROWS_TOGETHER):
             ids = np.arange(start, min(start + _ROWS_TOGETHER, count))
             names, pairs = votes.model_list, votes.pairs(ids).tolist()
-            columns = (votes.prompts(ids), pairs, votes.labels(ids).tolist(), votes.weights(ids).tolist())
-            for prompt, (a, b), (first, _, tie), weight in zip(*columns, strict=True):
+            voters = [None] * len(ids)
+            if isinstance(votes, LineVotes):  # votes of the past are of the model's own training
+                voter_names = [*votes.voters, None]
+                voters = [voter_names[code] for code in votes.voter_codes(ids).tolist()]
+            columns = (votes.prompts(ids), pairs, votes.labels(ids).tolist(), votes.weights(ids).tolist(), voters)
+            for prompt, (a, b), (first, _, tie), weight, voter in zip(*columns, strict=True):
                 winner = WINNERS[tie + 1 if tie else int(first == b)]
                 row = {"prompt": prompt, "model_a": names[a], "model_b": names[b], "winner": winner}
+                row |= {"voter": voter} if job["weigh_voters"] else {}
                 yield row | ({"weight": weight} if job["weighted"] else {})

@@ -28,8 +28,18 @@ if TYPE_CHECKING:
     from p2l.votes.writing import Added
 
 _WINNER_OF_VERDICT = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
-PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id, key"
-"""Columns of the router's table `votes` that make a vote, in the order of `vote_of`."""
+_OF_EVERY_VERSION = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id, key"
+_OF_VISITORS = ("visitor", "prefix", "visitor_battles", "prefix_battles", "identity_revealed")
+
+
+def pair_columns(connection: Any) -> str:
+    """Return the columns of the router's table `votes` that make a vote, in the order of `vote_of`.
+
+    Those that an earlier router's table lacks are null.
+    """
+    known = {description[0] for description in connection.execute("SELECT * FROM votes LIMIT 0").description}
+    of_visitors = [name if name in known else f"NULL AS {name}" for name in _OF_VISITORS]
+    return ", ".join([_OF_EVERY_VERSION, *of_visitors])
 
 
 @contextlib.contextmanager
@@ -125,16 +135,34 @@ def vote_of(
     version_b: str | None,
     request_id: str,
     key: str,
+    visitor: str | None,
+    prefix: str | None,
+    visitor_battles: int | None,
+    prefix_battles: int | None,
+    identity_revealed: int | None,
     *,
     prompts: bool = True,
 ) -> dict[str, Any]:
-    """Return a row of PAIR_COLUMNS as a vote of the schema."""
+    """Return a row of `pair_columns` as a vote of the schema."""
     vote: dict[str, Any] = {"model_a": model_a, "model_b": model_b, "winner": _WINNER_OF_VERDICT[verdict]}
-    vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id, "voter": voters.of(key)}
+    vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id, "voter": visitor or voters.of(key)}
+    vote |= {"network": prefix, "voter_battles": visitor_battles, "network_battles": prefix_battles}
+    vote["identity_revealed"] = None if identity_revealed is None else bool(identity_revealed)
     vote["model_version"] = None if version_a is None and version_b is None else [version_a, version_b]
     if prompts:
         vote["prompt"] = json.loads(prompt or "null")
     return vote
+
+
+def vote_schema(*, prompts: bool) -> Any:
+    """Return the Arrow schema of the votes of `vote_of`."""
+    import pyarrow as pa
+
+    text, number, count = pa.string(), pa.float64(), pa.int64()
+    columns = {"model_a": text, "model_b": text, "winner": text, "tstamp": number, "propensity": number}
+    columns |= {"model_version": pa.list_(text), "question_id": text, "voter": text, "network": text}
+    columns |= {"voter_battles": count, "network_battles": count, "identity_revealed": pa.bool_()}
+    return pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | columns)
 
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
@@ -206,7 +234,7 @@ class RouterVotes:
                 self._state = state
             last = connection.execute("SELECT coalesce(max(rowid), 0) FROM votes").fetchone()[0]
             rows = connection.execute(
-                f"SELECT {PAIR_COLUMNS}, voted FROM votes "
+                f"SELECT {pair_columns(connection)}, voted FROM votes "
                 "WHERE rowid > ? AND rowid <= ? AND model_b IS NOT NULL AND prompt IS NOT NULL ORDER BY rowid",
                 (self._after, last),
             )
@@ -332,18 +360,11 @@ class _NewVotes:
     """Votes of a database after a cursor, in the order in which they were given, as batches to be read once."""
 
     def __init__(self, connection: Any, voters: Pseudonyms, cursor: list[Any] | None, *, prompts: bool) -> None:
-        import pyarrow as pa
-
-        text = pa.string()
-        types = {
-            "model_a": text, "model_b": text, "winner": text, "tstamp": pa.float64(), "propensity": pa.float64(),
-            "model_version": pa.list_(text), "question_id": text, "voter": text,
-        }  # fmt: skip
         self.cursor = cursor
         """Number of votes read so far, and the request of the last one."""
         self._voters = voters
         self._prompts = prompts
-        self._schema = pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | types)
+        self._schema = vote_schema(prompts=prompts)
         after = 0
         if cursor is not None:
             # By its request: a VACUUM may have given the row another number.
@@ -355,7 +376,8 @@ class _NewVotes:
             after = int(row[0])
         stored = "AND prompt IS NOT NULL " if prompts else ""
         self._rows = connection.execute(
-            f"SELECT {PAIR_COLUMNS}, rowid FROM votes WHERE rowid > ? AND model_b IS NOT NULL {stored}ORDER BY rowid",
+            f"SELECT {pair_columns(connection)}, rowid FROM votes "
+            f"WHERE rowid > ? AND model_b IS NOT NULL {stored}ORDER BY rowid",
             (after,),
         )
         self.next_batch = self._read()

@@ -16,7 +16,7 @@ added to them.
 Covariates of people's votes are fitted with all that, as `p2l.leaderboard.covariates` has them, each with an effect for
 all of these votes. A verdict has none: what a judge leans to is its own.
 
-Voters are weighed by how they agree with all that (`p2l.people.voters`), in turns.
+Voters are weighed as everywhere (`p2l.people.collusion`).
 
 Shapes: N votes, M models, J judges, C covariates, D parameters (M coefficients; eta where there is one; log of people's
 scale, which is held at zero without forecasts; for each judge log s, level, ties, side, length, own and M offsets; C
@@ -26,7 +26,7 @@ effects, each of a typical value of its covariate).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,10 @@ from p2l.common.errors import InputError
 from p2l.leaderboard.covariates import Effect
 from p2l.leaderboard.newton import BROAD, Expansion, derivatives, has_eta, one_blas_thread
 from p2l.likelihood import Likelihood, counted, get, targets, vote_losses
-from p2l.people.voters import PERSON, SourcedVotes, Voter, VoterEvidence
+from p2l.people.cast import cast_of_sources
+from p2l.people.collusion import examine
+from p2l.people.evidence import Voter
+from p2l.people.voters import PERSON, SourcedVotes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -53,9 +56,9 @@ _MAX_STEPS = 50
 _LONGEST_STEP = 4.0
 _LAST_STEP = 1e-4
 _MAX_HALVINGS = 30
-# Of prior, judges and voters in turns.
-_MAX_ROUNDS = 12
+# Of prior and judges in turns.
 _STEADY_CHANGE = 0.01
+_MAX_ROUNDS = 12
 _MAX_FITTED_VOTES = 200_000  # whose slopes along all parameters are in memory together
 _BLOCK_VOTES = 1 << 15  # whose derivatives are in memory at a time
 
@@ -104,6 +107,8 @@ class SourceFit:
     voters: tuple[Voter, ...]
     effects: tuple[Effect, ...] = ()
     """Of the covariates of people's votes, per unit and without intervals; `terms` leaves them out."""
+    verdict: str = ""
+    """A sentence on voters who do not vote like people; empty without any."""
 
     def terms(self, votes: SourcedVotes, likelihood: str) -> VoteTerms:
         """Return the terms of votes, of which judges and voters that the fit does not know count as people."""
@@ -185,29 +190,18 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecast | None
     theta = problem.mean.copy()
     spread = 1.0 if forecasts is None else _CORRECTION_SD
     prior = _SourcePrior(level=0.0, spread=spread, tastes=np.full(len(votes.judges), _FIRST_TASTE))
-    weight, voters = np.ones(len(sample)), list[Voter]()
+    examination = examine(cast_of_sources(votes))
+    weights = np.array([*(examination.weights.get(name, 1.0) for name in votes.voters), 1.0])
+    weight = weights[sample.voter]  # -1, of a vote without a name, takes the one at the end
     for _ in range(_MAX_ROUNDS):
         point = problem.minimise(theta, weight, prior)
-        theta, before, last = point.theta, weight, prior
+        theta, last = point.theta, prior
         prior = problem.suited_prior(point, prior)
-        voters = _weighed(sample, model, -problem.losses(theta))
-        weights = np.array([*(voter.weight for voter in voters), 1.0])
-        weight = weights[sample.voter]  # -1, of a vote without a name, takes the one at the end
-        if prior.is_near(last) and np.abs(weight - before).max() < _STEADY_CHANGE:
+        if prior.is_near(last):
             break
-    if len(sample) < len(votes):
-        voters = _weighed(votes, model, -_PenalisedLikelihood.of(votes, model, forecasts).losses(theta))
     verdicts = np.bincount(votes.judge[~votes.by_people], minlength=len(votes.judges))
-    return problem.result(theta, prior, tuple(voters), verdicts.tolist())
-
-
-def _weighed(votes: SourcedVotes, model: Likelihood, log_likelihood: Floats) -> list[Voter]:
-    """Return the voters by the log-likelihood (N,) of their votes, of which those count that have a probability."""
-    ties = votes.labels[:, 2] if "bothbad" in model.outcomes else np.minimum(votes.labels[:, 2], 1)
-    rows = votes.by_people & ((ties == 0) | ("tie" in model.outcomes))
-    labels = np.column_stack([votes.labels[rows, :2], ties[rows]])
-    evidence = VoterEvidence(votes.voters, votes.voter[rows], labels, votes.side[rows], len(votes.models))
-    return evidence.voters(log_likelihood[rows])
+    fit = problem.result(theta, prior, verdicts.tolist())
+    return replace(fit, voters=examination.weighed, verdict=examination.verdict)
 
 
 class _SourcePrior(NamedTuple):
@@ -402,7 +396,7 @@ class _PenalisedLikelihood:
         level = float(point.theta[:size].mean())
         return _SourcePrior(level, sd_of(0, level, prior.spread, 1.0), np.array(tastes))
 
-    def result(self, theta: Floats, prior: _SourcePrior, voters: tuple[Voter, ...], verdicts: list[int]) -> SourceFit:
+    def result(self, theta: Floats, prior: _SourcePrior, verdicts: list[int]) -> SourceFit:
         size, judges = len(self.votes.models), []
         for code, name in enumerate(self.votes.judges):
             start = self._at(code)
@@ -427,7 +421,7 @@ class _PenalisedLikelihood:
             names, roles = self.votes.covariates.names, self.votes.covariates.roles
             sizes = (theta[len(theta) - len(names) :] / self.typical).tolist()
             effects = tuple(map(_effect, names, roles, sizes))
-        return SourceFit(theta[:size].copy(), eta, tuple(judges), voters, effects)
+        return SourceFit(theta[:size].copy(), eta, tuple(judges), (), effects)
 
 
 def _typical_values(votes: SourcedVotes, unit: float) -> Floats:

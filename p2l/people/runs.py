@@ -79,6 +79,13 @@ class VoteAdjustments:
         )
 
 
+class VoteAdjuster(Protocol):
+    """What knows the terms of votes by their ids."""
+
+    def take(self, ids: Ids) -> VoteAdjustments:
+        """Return the terms of some votes."""
+
+
 def has_sources(config: _SourceSettings) -> bool:
     """Return whether votes have sources, or voters, that count."""
     return config.people is not None or config.weigh_voters

@@ -1,23 +1,13 @@
-"""Who cast a vote, people or a judge (columns `source` and `voter` of a file of votes), and how far to trust a voter.
+"""Who cast a vote, people or a judge: columns `source` and `voter` of a file of votes.
 
-Trust is the chance that a voter's votes are those of a person, given what the others say. A voter is a person, who
-votes as the others' leaderboard has it, or is rigged in one of these ways:
-
-    random       outcomes as often as all votes have them, whatever the models
-    a side       the answer shown first, or second, but for a few votes
-    a model      one model whenever it is shown, but for a few votes; else half a person, half random
-
-The chances follow by Bayes' rule from all votes of the voter, and how many people there are from all voters (EM). No
-voter counts for more than `LARGEST_SHARE` of the votes of people, or `LEAST_CAP` votes where that is less.
-
-Shapes: N votes, V voters, M models, J judges.
+Shapes: N votes, M models, J judges.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,27 +17,19 @@ from p2l.common.cli import listed, nearest
 from p2l.common.errors import VoteError
 from p2l.leaderboard.pair_tables import Covariates
 from p2l.votes import VoteStore
+from p2l.votes.splitting import hash_prompts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_SOURCE = "source"
+SOURCE = "source"
 VOTER = "voter"
+NETWORK = "network"
+_MINUTES_OF_GROUP = 10
 _PEOPLE = ("human", "people")
 """Names that the column `source` may have for people."""
 PERSON = -1
 """The code of people among judges."""
 _CALLED_JUDGE = re.compile(r"^judge[^A-Za-z]+", re.IGNORECASE)
-LARGEST_SHARE = 0.01
-LEAST_CAP = 20
-_FAITHFUL = 0.95  # share of its votes that a rigged voter casts as rigged
-_PRIOR_PEOPLE, _PRIOR_VOTERS = 9.0, 10.0  # before any vote 9 of 10 voters are taken for people
-# Shares of the rigged: random, each of the two sides, any model.
-_RANDOM = 0.25
-_SIDE = 0.125
-_MODEL = 0.5
-# Of the EM rounds for the share of people.
-_MAX_ROUNDS = 50
-_TOLERANCE = 1e-4
 
 
 def organisation_of(name: str) -> str:
@@ -68,6 +50,7 @@ class SourcedVotes:
         voters: names of the people. voter: (N,) positions in it; -1 for judges, and for people without a name.
         length: (N,) how much longer the winner's answer is, between -1 and 1; 0 where lengths are not known.
         own: (J, M) 1 for models of the judge's own family, else 0.
+        groups: what votes of people may have in common, by name, and codes (N,); -1 for nothing (`groups_of_votes`).
         covariates: of people's votes, their values (N, C) zero in verdicts of judges; None where there are none.
     """
 
@@ -81,6 +64,7 @@ class SourcedVotes:
     voter: Ints
     length: Floats
     own: Floats
+    groups: Mapping[str, Ints] = field(default_factory=dict)
     covariates: Covariates | None = None
 
     def __len__(self) -> int:
@@ -95,7 +79,10 @@ class SourcedVotes:
         """Return some votes (indices or mask)."""
         names = ("labels", "side", "weights", "judge", "voter", "length")
         covariates = self.covariates and replace(self.covariates, values=self.covariates.values[rows])
-        return replace(self, covariates=covariates, **{name: getattr(self, name)[rows] for name in names})
+        groups = {name: codes[rows] for name, codes in self.groups.items()}
+        return replace(
+            self, covariates=covariates, groups=groups, **{name: getattr(self, name)[rows] for name in names}
+        )
 
 
 def find_people(sources: Sequence[str | None], name: str | None, what: str) -> str | None:
@@ -115,20 +102,20 @@ def find_people(sources: Sequence[str | None], name: str | None, what: str) -> s
 
 def sources_of(votes: VoteStore) -> list[str | None]:
     """Return the different sources of the votes; none without such a column."""
-    if _SOURCE not in votes.columns:
+    if SOURCE not in votes.columns:
         return []
     sources: dict[str | None, None] = {}
     for _, batch in votes.batches():
-        sources |= dict.fromkeys(_texts(batch.column(_SOURCE).unique()))
+        sources |= dict.fromkeys(_texts(batch.column(SOURCE).unique()))
     return list(sources)
 
 
 def by_people(votes: VoteStore, people: str | None) -> npt.NDArray[np.bool_]:
     """Return which votes (N,) people cast; all of them where there are no judges."""
     is_person = np.ones(len(votes), dtype=bool)
-    if people is not None and _SOURCE in votes.columns:
+    if people is not None and SOURCE in votes.columns:
         for ids, batch in votes.batches():
-            is_person[ids] = [text in (None, people) for text in _texts(batch.column(_SOURCE))]
+            is_person[ids] = [text in (None, people) for text in _texts(batch.column(SOURCE))]
     return is_person
 
 
@@ -136,7 +123,7 @@ def sourced_votes(votes: VoteStore, people: str | None) -> SourcedVotes:
     """Return all votes of a store with who cast them; `people` is the source that people are called."""
     labels = votes.labels()
     side = np.where(labels[:, 0] == votes.pairs()[:, 0], 1.0, -1.0)
-    judge, judges = _codes(votes, _SOURCE, {None, people} if people is not None else None)
+    judge, judges = _codes(votes, SOURCE, {None, people} if people is not None else None)
     voter, voters = _codes(votes, VOTER, {None})
     voter[judge != PERSON] = -1
     length = np.zeros(len(votes))
@@ -164,7 +151,24 @@ def sourced_votes(votes: VoteStore, people: str | None) -> SourcedVotes:
         voter=voter,
         length=length * side,
         own=np.array(own, dtype=np.float64).reshape(len(judges), len(votes.model_list)),
+        groups=groups_of_votes(
+            network=_codes(votes, NETWORK, {None})[0] if NETWORK in votes.columns else None,
+            times=votes.tstamps(),
+            prompts=hash_prompts(votes) if "prompt" in votes.columns else None,
+        ),
     )
+
+
+def groups_of_votes(*, network: Ints | None, times: Floats | None, prompts: npt.NDArray[Any] | None) -> dict[str, Ints]:
+    """Return what votes may have in common: codes (N,) of networks, of ten minutes, of prompts; -1 for nothing."""
+    groups = {} if network is None else {NETWORK: network}
+    if times is not None and np.isfinite(times).any():
+        timed = np.isfinite(times)
+        minutes = np.floor(np.where(timed, times, 0.0) / (60.0 * _MINUTES_OF_GROUP))
+        groups["minutes"] = np.where(timed, np.unique(minutes, return_inverse=True)[1].reshape(-1), -1)
+    if prompts is not None:
+        groups["prompt"] = np.unique(prompts, return_inverse=True)[1].reshape(-1)
+    return groups
 
 
 def _codes(votes: VoteStore, column: str, others: set[str | None] | None) -> tuple[Ints, list[str]]:
@@ -183,96 +187,3 @@ def _codes(votes: VoteStore, column: str, others: set[str | None] | None) -> tup
 
 def _texts(column: Any) -> list[str | None]:
     return [None if value is None else str(value) for value in column.to_pylist()]
-
-
-@dataclass(frozen=True)
-class Voter:
-    """A voter and what is made of the votes."""
-
-    name: str
-    votes: int
-    trust: float
-    """Chance that these are the votes of a person."""
-    weight: float
-    """What a vote of this voter counts."""
-
-
-@dataclass(frozen=True)
-class VoterEvidence:
-    """What the votes of people say of their voters, whatever the leaderboard is.
-
-    Attributes:
-        names: of the V voters.
-        voter: (N,) positions in `names`; -1 for a vote without a name.
-        labels: (N, 3) `[winner, loser, tie]`. side: (N,) 1 where the winner was shown first, else -1.
-    """
-
-    names: list[str]
-    voter: Ints
-    labels: npt.NDArray[np.integer]
-    side: Floats
-    num_models: int
-
-    def voters(self, log_likelihood: Floats) -> list[Voter]:
-        """Return the voters; `log_likelihood` (N,) is that of each vote by what the others say."""
-        if not self.names:
-            return []
-        decided, first = self.labels[:, 2] == 0, self.side > 0
-        # Votes that are cast at random, both sides alike.
-        counts = np.bincount(self.labels[:, 2], minlength=3) + 1.0
-        random = np.log(counts / counts.sum() / np.array([2.0, 1.0, 1.0]))[self.labels[:, 2]]
-        # Log of the chance (V,) of each voter's votes for each way of being rigged.
-        ways = [np.log(_RANDOM) + self._sums(random)]
-        for shown_first in (True, False):
-            chosen = decided & (first == shown_first)
-            ways.append(np.log(_SIDE) + self._sums(_obeyed(chosen, random)))
-        ways.append(np.log(_MODEL / self.num_models) + self._for_a_model(decided, random, log_likelihood))
-        trust = _people(np.asarray(np.logaddexp.reduce(ways, axis=0)), self._sums(log_likelihood))
-        votes = np.bincount(self.voter[self.voter >= 0], minlength=len(self.names))
-        cap = max(float(LEAST_CAP), LARGEST_SHARE * len(self.voter))
-        weights = trust * np.minimum(1.0, cap / np.maximum(votes, 1))
-        return [
-            Voter(name=name, votes=int(votes[code]), trust=float(trust[code]), weight=float(weights[code]))
-            for code, name in enumerate(self.names)
-        ]
-
-    def _sums(self, values: Floats) -> Floats:
-        known = self.voter >= 0
-        return np.asarray(np.bincount(self.voter[known], values[known], len(self.names)), dtype=np.float64)
-
-    def _for_a_model(self, decided: npt.NDArray[np.bool_], random: Floats, honest: Floats) -> Floats:
-        """Return log of the sum, over models, of the chance (V,) of votes that are rigged for the model."""
-        else_so = np.logaddexp(honest, random) + np.log(0.5)
-        cells, gains = list[Ints](), list[Floats]()
-        for place in (0, 1):
-            gain = _obeyed(decided & (place == 0), random) - else_so
-            known = self.voter >= 0
-            cells.append(self.voter[known] * self.num_models + self.labels[known, place])
-            gains.append(gain[known])
-        cell, at = np.unique(np.concatenate(cells), return_inverse=True)
-        shown = np.bincount(at, np.concatenate(gains))
-        voter = cell // self.num_models
-        # Models that were never shown to the voter add nothing to the chance of votes without any.
-        unseen = self.num_models - np.bincount(voter, minlength=len(self.names))
-        total = np.log(np.maximum(unseen, 1e-300))
-        np.logaddexp.at(total, voter, shown)
-        return np.asarray(total + self._sums(else_so))
-
-
-def _obeyed(obeys: npt.NDArray[np.bool_], random: Floats) -> Floats:
-    """Return the log-likelihood (N,) of votes that are cast as rigged but for a few, which are random."""
-    rest = np.log(1.0 - _FAITHFUL) + random
-    return np.asarray(np.where(obeys, np.logaddexp(np.log(_FAITHFUL), rest), rest))
-
-
-def _people(rigged: Floats, honest: Floats) -> Floats:
-    """Return the chance (V,) of each voter to be a person, by the log-likelihoods of the votes."""
-    share = _PRIOR_PEOPLE / _PRIOR_VOTERS
-    for _ in range(_MAX_ROUNDS):
-        # exp overflows beyond 709.
-        odds = np.clip(honest - rigged + np.log(share) - np.log1p(-share), -500.0, 500.0)
-        trust = 1.0 / (1.0 + np.exp(-odds))
-        before, share = share, float((trust.sum() + _PRIOR_PEOPLE) / (len(trust) + _PRIOR_VOTERS))
-        if abs(share - before) < _TOLERANCE:
-            break
-    return np.asarray(trust)

@@ -26,7 +26,7 @@ from p2l.model.model import P2LModel, to_dtype
 from p2l.model.posterior import Posterior
 from p2l.model.reader import keep_states
 from p2l.model.tokenizer import load_tokenizer
-from p2l.people.runs import VoteAdjustments, people_rows
+from p2l.people.runs import VoteAdjuster, people_rows
 from p2l.training import covariates as nuisance
 from p2l.training.deepspeed_config import (
     compile_backbone,
@@ -221,7 +221,7 @@ class Setup:
         tokenizer: PromptTokenizer | None = None,
         ahead: bool = True,
         covariates: nuisance.Values | None = None,
-        adjustments: VoteAdjustments | None = None,
+        adjustments: VoteAdjuster | None = None,
     ) -> Trainer:
         """Join the process group and start DeepSpeed with a model; `tokenizer` is of one that replaces the first."""
         config = self.config
@@ -491,7 +491,7 @@ class Run(ABC):
         votes = nuisance.sample(of_run, len(names), config.seed, newest=self.is_stream, rows=rows)
         weights = of_run.weights(votes.ids) if config.weighted_loss else None
         if adjustments is not None:  # of the voters
-            weights = adjustments.weight[votes.ids] * (1.0 if weights is None else weights)
+            weights = adjustments.take(votes.ids).weight * (1.0 if weights is None else weights)
         forecast, estimate = self.published_forecast(votes), None
         if forecast is not None:
             try:

@@ -35,7 +35,7 @@ from p2l.common.files import atomic_path, parse_json
 from p2l.likelihood import Likelihood, counted, vote_losses
 from p2l.model.batching import Batch, collate, plan_batches
 from p2l.model.encoding import Encoding, PromptTokenizer
-from p2l.people.runs import VoteAdjustments
+from p2l.people.runs import VoteAdjuster, VoteAdjustments
 from p2l.training.engine import Engine
 from p2l.training.forecasts import Forecast, Votes, chunks
 from p2l.training.run_records import METRICS_FILE
@@ -271,7 +271,7 @@ class Trainer:
     """Called with the number of steps done, before the next."""
     after_update: Callable[[], None] = lambda: None
     """Called when a step has changed the weights, before anything reads them."""
-    adjustments: VoteAdjustments | None = None
+    adjustments: VoteAdjuster | None = None
     """Scale, shift and weight of each vote by its source; None: all are people's, and count as they are."""
     published: Published | None = None
     """None: the newest weights are."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,62 +29,11 @@ from p2l.votes.spool import RecordFile
 
 _LISTED_NAMES = 5
 _HASH_FILES = 64  # the prompt hashes are spread over them, so that those of one fit in memory
-_MIN_VOTES, _MIN_VOTES_ON_MODEL = 20, 10  # of a voter, below which nothing is concluded
 _LATEST_SECONDS = 1e11  # since 1970, in the year 5138
-_MAX_PER_MINUTE = 20  # votes, faster than anybody reads
-_FALSE_DISCOVERIES = 0.01  # the rate of voters who are named by chance
-_POINTS = np.array([1.0, 0.0, 0.5, 0.5])  # of the first model, by the position in WINNERS
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Observe = Callable[[Any, Any, Any, Any, Any], None]
 """Takes an Arrow batch, codes of both models, places of the winners in WINNERS, and hashes of prompts, or None."""
-
-
-@dataclass(frozen=True)
-class _OddVoter:
-    """A voter who does not vote like people."""
-
-    voter: str
-    votes: int
-    reason: str
-
-
-@dataclass
-class _VoterCounts:
-    """The votes of each voter, some twenty bytes a vote."""
-
-    names: dict[str, int] = field(default_factory=dict)
-    parts: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int8], Floats]] = field(
-        default_factory=list
-    )
-
-    def add(self, voters: list[Any], first: Ints, second: Ints, winner: Ints, times: Floats | None) -> None:
-        """Add votes: who voted (None: unknown), codes of both models, position of the outcome in WINNERS, seconds."""
-        rows = np.array([row for row, voter in enumerate(voters) if voter is not None], dtype=np.int64)
-        if not len(rows):
-            return
-        codes = np.array([self.names.setdefault(str(voters[row]), len(self.names)) for row in rows.tolist()])
-        seconds = np.full(len(rows), np.nan) if times is None else times[rows]
-        sides = (first[rows].astype(np.int32), second[rows].astype(np.int32))
-        self.parts.append((codes.astype(np.int32), *sides, winner[rows].astype(np.int8), seconds))
-
-    def odd_ones(self, models: list[str]) -> list[_OddVoter]:
-        """Return the voters who do not vote like people, those with the most votes first."""
-        if not self.parts:
-            return []
-        voter, first, second, winner, times = (np.concatenate(column) for column in zip(*self.parts, strict=True))
-        votes = np.bincount(voter, minlength=len(self.names))
-        tests = [*_sides(voter, winner, votes), *_models(voter, first, second, _POINTS[winner], votes, models)]
-        # Many voters and models are compared, so that some look odd by chance: Benjamini and Hochberg's procedure.
-        ranked = sorted(tests, key=lambda test: test[2])
-        step = _FALSE_DISCOVERIES / len(tests) if tests else 0.0
-        last = max((rank for rank, test in enumerate(ranked, 1) if test[2] <= step * rank), default=0)
-        reasons: dict[int, list[str]] = {}
-        for code, reason in [*_bursts(voter, times), *(test[:2] for test in ranked[:last])]:
-            reasons.setdefault(code, []).append(reason)
-        names = list(self.names)
-        odd = [_OddVoter(names[code], int(votes[code]), ", ".join(texts)) for code, texts in reasons.items()]
-        return sorted(odd, key=lambda voter: (-voter.votes, voter.voter))
 
 
 @dataclass
@@ -107,7 +55,6 @@ class _VoteReport:
     kinds: Counter[str] = field(default_factory=Counter)  # rows by kind of problem
     notes: list[str] = field(default_factory=list)  # observations that are not faults
     voters: int | None = None  # different voters; None without a column `voter`
-    odd_voters: list[_OddVoter] = field(default_factory=list)  # voters who do not vote like people
 
     @property
     def is_fit(self) -> bool:
@@ -161,7 +108,7 @@ class _ReportBuilder:
         self.counts: IntArray = np.zeros(0, dtype=np.int64)
         self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_HASH_FILES)]
         self.last_time = -np.inf
-        self.voters = _VoterCounts()
+        self.voters: set[str] = set()
 
     def count(self, batch: VoteBatch) -> None:
         report = self.report
@@ -192,8 +139,7 @@ class _ReportBuilder:
         if self.observe is not None:
             self.observe(columns, sides[0], sides[1], winner, hashes)
         if "voter" in names:
-            times = numbers(columns.column("tstamp")) if "tstamp" in names else None
-            self.voters.add(columns.column("voter").to_pylist(), sides[0], sides[1], winner, times)
+            self.voters.update(str(name) for name in columns.column("voter").unique().to_pylist() if name is not None)
         if "weight" in names:
             weights = numbers(columns.column("weight"))
             low, total, high = report.weights or (np.inf, 0.0, 0.0)
@@ -214,8 +160,7 @@ class _ReportBuilder:
         report = self.report
         report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
         if "voter" in report.source.columns:
-            report.voters = len(self.voters.names)
-            report.odd_voters = self.voters.odd_ones(list(self.codes))
+            report.voters = len(self.voters)
         if "prompt" in report.source.columns:
             report.prompts = sum(len(np.unique(file.mapped())) for file in self.hashes)
         report.notes += _notes_on_names(report.models, report.source.spellings)
@@ -267,104 +212,10 @@ def _value_counts(column: Any) -> dict[Any, int]:
     return {item["values"]: item["counts"] for item in column.drop_null().value_counts().to_pylist()}
 
 
-# Voters who do not vote like people: always for one model, always for one side, or faster than anybody reads.
-#
-# A voter's points for a model are compared with those that the other voters gave in the same pairs of models, and the
-# share of first answers with that of all votes; ties count half. Sums of many votes are nearly normal,
-#
-#     z = sum (points - p) / sqrt(sum p (1 - p) (1 + n / m)),
-#
-# where p is known from m votes of others beside the voter's n; votes with which no others compare tell nothing.
-# A voter who differs need not mean ill: an unusual taste looks the same.
-
-_Test = tuple[int, str, float]  # a voter, the reason to look at the votes, and its probability by chance
-
-
-def _sides(voter: NDArray[Any], winner: NDArray[Any], votes: Ints) -> list[_Test]:
-    """Test whether a voter prefers a side more than all votes do."""
-    decided = winner < 2
-    count = np.bincount(voter[decided], minlength=len(votes))
-    first = np.bincount(voter[decided & (winner == 0)], minlength=len(votes))
-    total = first.sum()
-    tests = []
-    for code in np.flatnonzero((count >= _MIN_VOTES) & (count < count.sum())).tolist():
-        others = count.sum() - count[code] + 2.0
-        share = (total - first[code] + 1.0) / others
-        variance = count[code] * share * (1.0 - share) * (1.0 + count[code] / others)
-        z = (first[code] - count[code] * share) / math.sqrt(variance)
-        side, number = ("first", first[code]) if z > 0 else ("second", count[code] - first[code])
-        text = f"{number} of {count[code]} decided votes for the {side} answer"
-        tests.append((code, text, math.erfc(abs(z) / math.sqrt(2.0))))
-    return tests
-
-
-def _models(
-    voter: NDArray[Any], first: NDArray[Any], second: NDArray[Any], points: Floats, votes: Ints, models: list[str]
-) -> list[_Test]:
-    """Test whether a voter gives a model more points than the other voters give it in the same pairs."""
-    size = len(models)
-    low, high = np.minimum(first, second).astype(np.int64), np.maximum(first, second).astype(np.int64)
-    of_low = np.where(first < second, points, 1.0 - points)
-    _, pair = np.unique(low * size + high, return_inverse=True)
-    _, voter_pair = np.unique(voter.astype(np.int64) * (int(pair.max()) + 1) + pair, return_inverse=True)
-
-    def others(values: Floats) -> Floats:
-        return np.asarray(np.bincount(pair, values)[pair] - np.bincount(voter_pair, values)[voter_pair])
-
-    votes_of_others = others(np.ones(len(pair))) + 2.0
-    expected = (others(of_low) + 1.0) / votes_of_others
-    spread = expected * (1.0 - expected) * (1.0 + np.bincount(voter_pair)[voter_pair] / votes_of_others)
-    compared = np.flatnonzero(votes_of_others > 2.5)  # beside the two that are assumed, one for each model
-    voter, low, high, of_low, expected, spread = (
-        column[compared] for column in (voter, low, high, of_low, expected, spread)
-    )
-    tests = []
-    keys = np.concatenate([voter.astype(np.int64) * size + low, voter.astype(np.int64) * size + high])
-    gained = np.concatenate([of_low - expected, expected - of_low])
-    won = np.concatenate([of_low, 1.0 - of_low])
-    cells, cell = np.unique(keys, return_inverse=True)
-    count = np.bincount(cell)
-    surplus, variance, scored = (np.bincount(cell, values) for values in (gained, np.tile(spread, 2), won))
-    enough = (count >= _MIN_VOTES_ON_MODEL) & (votes[cells // size] >= _MIN_VOTES)
-    for place in np.flatnonzero(enough).tolist():
-        z = surplus[place] / math.sqrt(variance[place])
-        text = f"{scored[place]:g} of {count[place]} points for {models[int(cells[place] % size)]}"
-        tests.append((int(cells[place] // size), text, 0.5 * math.erfc(z / math.sqrt(2.0))))
-    return tests
-
-
-def _bursts(voter: NDArray[Any], times: Floats) -> list[tuple[int, str]]:
-    """Return the voters with many votes within one minute."""
-    timed = np.flatnonzero(np.isfinite(times))
-    order = timed[np.lexsort((times[timed], voter[timed]))]
-    busiest: dict[int, int] = {}  # most votes within a minute
-    start = 0
-    who, when = voter[order].tolist(), times[order].tolist()
-    for end in range(len(order)):
-        while who[start] != who[end] or when[end] - when[start] > 60.0:
-            start += 1
-        if end - start + 1 >= _MAX_PER_MINUTE:
-            busiest[who[end]] = max(busiest.get(who[end], 0), end - start + 1)
-    return [(code, f"{number} votes within a minute") for code, number in busiest.items()]
-
-
-_LISTED_VOTERS = 20
-
-
 def render(report: _VoteReport) -> str:
     """Render the report of `p2l votes check`: lines of two columns, then notes and problems."""
     lines = [report.source.name, *align(_statistics(report), left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]
-    odd = report.odd_voters
-    if odd:
-        votes = sum(voter.votes for voter in odd)
-        lines.append(
-            f"note: {len(odd):,} of {report.voters:,} voters, with {_share(votes, report.votes)} of the votes, do not "
-            "vote like people; look at them, and leave out whom you do not trust:"
-        )
-        lines += [f"  {voter.voter}, {voter.votes:,} votes: {voter.reason}" for voter in odd[:_LISTED_VOTERS]]
-    if len(odd) > _LISTED_VOTERS:
-        lines.append(f"  ... and {len(odd) - _LISTED_VOTERS:,} more")
     if report.is_fit:
         return "\n".join([*lines, "no problems"])
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in report.kinds.most_common())

@@ -179,6 +179,8 @@ class VoteBatch:
     """Whether the source holds each prompt as one text rather than a list."""
     dropped: int = 0
     """Number of faulty rows left out here; with any, `place` does not apply."""
+    revealed: int = 0
+    """Number of votes left out here because an answer named its model; with any, `place` does not apply."""
 
     def __len__(self) -> int:
         return len(self.batch)

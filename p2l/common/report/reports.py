@@ -240,6 +240,7 @@ class Report:
         facts: settings, at the end.
         notes: sentences below them.
         home: address of a page above this one, with its name.
+        provenance: what made it, as JSON for a program; empty without any.
     """
 
     kind: str
@@ -252,6 +253,7 @@ class Report:
     facts: Sequence[tuple[str, str]] = ()
     notes: Sequence[str] = ()
     home: tuple[str, str] | None = None
+    provenance: str = ""
 
     @property
     def day(self) -> str:

@@ -18,6 +18,7 @@ from p2l.common.spreadsheets import Sheet, column_of, frame_to_cells, write_shee
 from p2l.common.text_table import markdown_text
 from p2l.leaderboard.board import Leaderboard, Named, to_score
 from p2l.leaderboard.history import History
+from p2l.leaderboard.report.provenance import META
 from p2l.leaderboard.report.ranking import Leaderboards, Ranking
 from p2l.leaderboard.report.tables import board_table, effect_table, history_table
 
@@ -113,9 +114,16 @@ def write_leaderboards(leaderboards: Leaderboards, path: str, kind: str) -> None
         elif kind == "md":
             temporary.write_text("\n".join(_markdown(leaderboards)) + "\n", encoding="utf-8")
         else:
-            content = _history_object(leaderboards) if leaderboards.history else _board_objects(leaderboards)
-            text = json.dumps(no_nan(content), indent=1, ensure_ascii=False)
-            temporary.write_text(text + "\n", encoding="utf-8")
+            temporary.write_text(leaderboards_json(leaderboards), encoding="utf-8")
+
+
+def leaderboards_json(leaderboards: Leaderboards) -> str:
+    """Return leaderboards, or their history, as JSON with where they come from."""
+    content: Any = _history_object(leaderboards) if leaderboards.history else _board_objects(leaderboards)
+    if leaderboards.provenance is not None:
+        stated = {META: leaderboards.provenance.to_dict()}
+        content = content | stated if isinstance(content, dict) else [content[0] | stated, *content[1:]]
+    return json.dumps(no_nan(content), indent=1, ensure_ascii=False) + "\n"
 
 
 def write_frame(frame: pd.DataFrame, path: Path, kind: str) -> None:

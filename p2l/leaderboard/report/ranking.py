@@ -18,6 +18,7 @@ import numpy as np
 from p2l.common.report.charts import percent
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Floats, Ints, Leaderboard, Named, to_score
 from p2l.leaderboard.history import History
+from p2l.leaderboard.report.provenance import Provenance
 
 _SURE = 0.995
 """A chance that would be rounded to 100 % is more than 99 %."""
@@ -33,6 +34,7 @@ class Leaderboards:
         boards: that of everything first, then those of groups; empty where a history was asked for alone.
         history: of the leaderboard of all votes, or None.
         min_votes: models with fewer votes are left out.
+        provenance: what made them, where that is votes.
     """
 
     title: str
@@ -40,6 +42,7 @@ class Leaderboards:
     boards: Sequence[Named]
     history: History | None = None
     min_votes: int = 0
+    provenance: Provenance | None = None
 
 
 class Step(NamedTuple):

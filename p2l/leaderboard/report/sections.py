@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 
 import numpy as np
 
@@ -61,11 +62,13 @@ def leaderboard_report(leaderboards: Leaderboards, subject: str, data: str) -> R
         votes = sum(period.votes for period in history.periods)
         main, groups = Named("", history.periods[-1].label, votes, history.newest), []
     ranking = Ranking.of(main.board, leaderboards.min_votes)
+    provenance = leaderboards.provenance
+    made = today() if provenance is None else date.fromisoformat(provenance.made)
     subject = subject or f"Leaderboard of {len(main.board.models)} models"
     if not ranking.names:
         verdict = Verdict(f"No model has {leaderboards.min_votes:,} votes, so none is listed.", "bad")
         return Report(
-            kind="Leaderboard", subject=subject, data=data, made=today(), verdict=verdict, picture=None, sections=[]
+            kind="Leaderboard", subject=subject, data=data, made=made, verdict=verdict, picture=None, sections=[]
         )
     picture = None
     if main.by and len(groups) > 1:
@@ -87,12 +90,13 @@ def leaderboard_report(leaderboards: Leaderboards, subject: str, data: str) -> R
         kind="Leaderboard of votes" if leaderboards.unit == "votes" else "Leaderboard by a model's forecasts",
         subject=subject,
         data=data,
-        made=today(),
+        made=made,
         verdict=verdict,
         picture=picture,
         sections=sections,
-        facts=_facts(main, leaderboards.unit),
+        facts=[*_facts(main, leaderboards.unit), *([] if provenance is None else provenance.facts)],
         notes=history.notes if history and not boards else main.board.notes,
+        provenance="" if provenance is None else provenance.text,
     )
 
 

@@ -20,7 +20,7 @@ from route.keep.sqlite import prepare
 from tests.conftest import Command
 from tests.p2l.serving.conftest import make_model
 
-COLUMNS = 12
+COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, verdict, voted"
 Row = tuple[Any, ...]
 
 
@@ -51,7 +51,7 @@ def database(path: Path, votes: Sequence[Row]) -> Path:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         prepare(connection)
-        connection.executemany(f"INSERT INTO votes VALUES ({', '.join('?' * COLUMNS)})", votes)
+        connection.executemany(f"INSERT INTO votes ({COLUMNS}) VALUES ({', '.join('?' * 12)})", votes)
         connection.commit()
     return path
 
@@ -97,6 +97,7 @@ def test_a_database_of_an_earlier_router_is_exported(tmp_path: Path) -> None:
     path = database(tmp_path / "old.sqlite", ROWS)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("DROP TABLE voters")
+        connection.execute("ALTER TABLE votes DROP COLUMN visitor")
     export_votes(path, tmp_path / "votes.jsonl")
     lines = (tmp_path / "votes.jsonl").read_text(encoding="utf-8").splitlines()
     assert len({json.loads(line)["voter"] for line in lines}) == 1

@@ -14,6 +14,8 @@ from p2l.common.errors import InputError
 from p2l.online_training.router_votes import RouterVotes, is_database
 from route.keep.sqlite import prepare
 
+COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, verdict, voted"
+
 
 class Router:
     """A database as routers write it."""
@@ -35,7 +37,7 @@ class Router:
         text = json.dumps([f"about {name}"]) if prompt else None
         row = (name, at, "ops", "ant", "bee" if pair else None, None, None, 0.5, "r", text, verdict, at)
         with self.open() as connection:
-            connection.execute(f"INSERT OR REPLACE INTO votes VALUES ({', '.join('?' * 12)})", row)
+            connection.execute(f"INSERT OR REPLACE INTO votes ({COLUMNS}) VALUES ({', '.join('?' * 12)})", row)
 
 
 @pytest.fixture

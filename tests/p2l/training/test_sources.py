@@ -10,9 +10,8 @@ import torch
 
 from p2l.common.errors import ConfigError
 from p2l.online_training.online_config import OnlineConfig
-from p2l.people import SourceFit
+from p2l.people import SourceFit, Voter
 from p2l.people.runs import VoteAdjustments, of_people, sources_of, terms_of, to_text
-from p2l.people.voters import Voter
 from p2l.training.loop import RunOptions
 from p2l.training.offline import train
 from p2l.training.selection import hold_out, to_choose_by
@@ -98,7 +97,7 @@ def test_a_resumed_run_has_the_terms_of_the_first(configure: Configure, votes: P
 
 
 def test_what_sources_do_not_go_with_is_refused(configure: Configure) -> None:
-    with pytest.raises(ConfigError, match="people, weigh_voters: are fitted to all votes"):
+    with pytest.raises(ConfigError, match="people: judges are fitted to all votes"):
         load_config_as(OnlineConfig, configure(people="human"))
 
 
