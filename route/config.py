@@ -342,9 +342,15 @@ class ArenaConfig(_Section):
     key: str
     """Name of one of `keys`: what the arena asks counts as its requests, within its limits."""
     per_minute: Annotated[Whole, Field(ge=1)] = 6
-    """Prompts of one address, in each worker."""
+    """Prompts of one network (/24, or /64 of IPv6), in all workers and replicas together."""
+    votes_per_day: Annotated[Whole, Field(ge=1)] = 100
+    """Votes of one network in a day of UTC."""
+    proxies: Whole = 0
+    """Proxies before the router, each of which adds the address of its client to `X-Forwarded-For`."""
     max_chars: Annotated[Whole, Field(ge=1)] = 4000
     """Characters of a prompt."""
+    mask_names: bool = False
+    """Whether names are hidden in sentences in which an answer tells its own model or maker."""
 
 
 class RouterConfig(_Section):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import add_config, parser, run
 from p2l.common.errors import ConfigError, InputError
+from route.keep.feedback import COLUMNS
 
 if TYPE_CHECKING:
     from route.keep.database import Connection
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 _TABLES = {
     "usage": "day, model, key, answers, measured, prompt_tokens, completion_tokens, cost",
     "spend": "day, key, cost, flush",
-    "answers": "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, stored",
-    "votes": "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, "
-    "verdict, voted",
+    "answers": f"{COLUMNS}, stored",
+    "votes": f"{COLUMNS}, verdict, voted, visitor_battles, prefix_battles",
+    "salts": "period, salt",
+    "visits": "pseudonym, battles, time",
     "conversations": "conversation, model, time",
     "averages": "revision, prompts, coefs",
     "keys": "name, digest, limits, created, revoked",

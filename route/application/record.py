@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 from urllib.parse import quote
 
 from route.application.service import Service
@@ -64,8 +65,11 @@ def _models_of(answer: Answer) -> list[str]:
     return [charge.model for charge in answer.shown]
 
 
-def remember(service: Service, answer: Answer, propensity: float | None = None) -> None:
-    """Store an answer for votes; `propensity` of a pair, by default that of the decision."""
+def remember(service: Service, answer: Answer, propensity: float | None = None, **of_arena: Any) -> None:
+    """Store an answer for votes; `propensity` of a pair, by default that of the decision.
+
+    `of_arena` are the visitor, and whether an answer told its model: fields of `ShownAnswer`.
+    """
     decision, key = answer.choice.decision, answer.key
     if decision is None or key is None:
         return  # the client named the model, so a vote would have no propensity
@@ -84,6 +88,7 @@ def remember(service: Service, answer: Answer, propensity: float | None = None) 
             versions=versions if any(versions) else (),
             revision=decision.revision,
             prompt=answer.request.turns,
+            **of_arena,
         )
     )
 

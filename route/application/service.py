@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,13 @@ from route.config import RouterConfig
 from route.keep.average_leaderboard import Average
 from route.keep.conversations import Sticky
 from route.keep.database import Database
-from route.keep.feedback import Feedback, StoredVote, Vote
+from route.keep.feedback import NO_LIMITS, Feedback, StoredVote, Vote, VoteLimits
 from route.keep.journal import Journal
 from route.keep.ledger import KeyRecord, Ledger, Refusal, key_record
 from route.keep.location import filled, open_database
 from route.keep.stored_keys import StoredKeys
 from route.keep.stored_responses import ResponseStore
+from route.keep.visitors import Visitors
 from route.keep.workers import Peers, SharedCounts
 from route.observability.logs import LOGGER
 from route.observability.metrics import RouterMetrics
@@ -48,7 +50,7 @@ from route.send.fleet import Fleet, make_fleet
 
 _PARTS_KEPT = (
     *("started", "metrics", "recent", "scorer", "tracing", "database", "peers", "counts", "ledger", "keys"),
-    *("finishing", "feedback", "sticky", "average", "responses", "key_judge", "ended_sessions"),
+    *("finishing", "feedback", "visitors", "sticky", "average", "responses", "key_judge", "ended_sessions"),
 )
 """Parts that outlive a configuration."""
 
@@ -127,6 +129,7 @@ class Service:
         """Requests of clients that have left; their answers are awaited, since they have to be paid."""
         journal = Journal(config.journal) if self.database.is_remote and config.journal is not None else None
         self.feedback = Feedback(self.database, store_prompts=config.store_prompts, journal=journal)
+        self.visitors = Visitors(self.database, time.time)
         self.sticky = Sticky(self.database)
         self.average = Average(self.database)
         self.responses = ResponseStore(
@@ -174,7 +177,7 @@ class Service:
                 UNKNOWN_LONGEST,
             )
         await self.database.start()
-        for buffer in (self.ledger, self.keys, self.feedback, self.sticky, self.average):
+        for buffer in (self.ledger, self.keys, self.feedback, self.visitors, self.sticky, self.average):
             await buffer.start()
         await self.scorer.start()
         for scorer in self.policy_scorers.values():
@@ -221,9 +224,10 @@ class Service:
             return order
         return dearest if self.average.coefficients is None else average
 
-    async def vote(self, vote: Vote, key: KeyRecord) -> StoredVote | Refusal:
+    async def vote(self, vote: Vote, key: KeyRecord, *, visitors: VoteLimits = NO_LIMITS) -> StoredVote | Refusal:
         """Store a vote of a key on an earlier answer, and let it move the models' offsets."""
-        stored = await self.feedback.vote(vote, key=key.name, most=key.votes_per_day)
+        limits = replace(visitors, of_key=key.votes_per_day)
+        stored = await self.feedback.vote(vote, key=key.name, limits=limits)
         if isinstance(stored, StoredVote):
             LOGGER.info("vote", extra={"fields": {"request_id": stored.request_id, "verdict": stored.verdict}})
             if not stored.pending and self.router.offsets is not None:

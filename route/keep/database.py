@@ -36,6 +36,8 @@ from urllib.parse import unquote, urlsplit
 # | answers | an answer of the last day, as it was shown; one of an outage is kept for a day after it was `stored` |
 # | votes | an answer that was voted on |
 # | voters | the only one: the secret from which exports make pseudonyms of keys |
+# | salts | the only one: the salt of visitors' pseudonyms of these thirty days |
+# | visits | how many battles a visitor of the arena, or all of an address prefix, began, by pseudonym |
 # | conversations | the model that answered a conversation last |
 # | averages | the only one: the average leaderboard of the prompts scored last, which decides without scores |
 # | keys | a key that was made while the router ran: its digest and limits |

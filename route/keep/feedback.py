@@ -26,6 +26,7 @@ from route.keep.database import Connection, Database, DatabaseError, WriteBehind
 from route.keep.journal import Entry, Journal, JournalError, JournalQuotaError
 from route.keep.ledger import Refusal
 from route.keep.usage import DAY
+from route.keep.visitors import Visitor, battles_of
 
 _VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
 """The first four compare two answers, the last two are thumbs on one."""
@@ -50,16 +51,29 @@ _WAITS = (2, 4, 8)
 _LOGGER = logging.getLogger("route")
 _MOST_WAITING = 100_000
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
-COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt"
+COLUMNS = (
+    "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, visitor, prefix, "
+    "identity_revealed"
+)
 """Columns that the tables `answers` and `votes` share."""
+_NUMBER_OF_COLUMNS = COLUMNS.count(",") + 1
+
+
+def _marks(number: int) -> str:
+    return ", ".join("?" * number)
+
+
 _REPLACED = ", ".join(f"{name} = excluded.{name}" for name in (*COLUMNS.split(", ")[1:], "stored"))
-_INSERT = f"INSERT INTO answers ({COLUMNS}, stored) VALUES ({', '.join('?' * 11)}) ON CONFLICT (request_id) DO"
+_INSERT = (
+    f"INSERT INTO answers ({COLUMNS}, stored) VALUES ({_marks(_NUMBER_OF_COLUMNS + 1)}) ON CONFLICT (request_id) DO"
+)
 _IS_KNOWN = "SELECT 1 FROM answers WHERE request_id = ? UNION ALL SELECT 1 FROM votes WHERE request_id = ?"
-_MARKS = ", ".join("?" * 10)
 _UNWRITABLE = Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
 _NO_ANSWER = Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table `answers`, in the order of COLUMNS; the prompt as its turns."""
+_PROMPT = COLUMNS.split(", ").index("prompt")
+_PREFIX = COLUMNS.split(", ").index("prefix")
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,22 @@ class ShownAnswer:
     """Revision of the P2L model that chose."""
     prompt: Sequence[str] | None = None
     """The user's turns; stored only with `store_prompts`."""
+    visitor: Visitor | None = None
+    """Who began the battle of the arena; None: not a visitor, but whoever has the key."""
+    identity_revealed: bool | None = None
+    """Whether an answer names its model or maker; None: nobody looked."""
+
+
+@dataclass(frozen=True)
+class VoteLimits:
+    """How often may be voted."""
+
+    of_key: int | None = None
+    """Answers that the key may vote on in a day."""
+    of_prefix: int | None = None
+    """Answers that the visitors of one address prefix may vote on in a day."""
+    once: bool = False
+    """Whether a second vote on an answer is refused, and so is every vote while the database is gone."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +134,9 @@ class StoredVote:
     """Whether it waits on this router's disk for the database's server: who answered is not known yet."""
 
 
+NO_LIMITS = VoteLimits()
+
+
 class RequestIds:
     """Identifiers of requests, which say when they were made, and that a router with the same database made them."""
 
@@ -116,6 +149,16 @@ class RequestIds:
         """Return a new identifier."""
         text = f"{_ID_PREFIX}{int(self._clock()):08x}{secrets.token_hex(8)}"
         return text + self._mark(text)
+
+    def token(self, request_id: str, cookie: str) -> str:
+        """Return what lets the visitor with this cookie vote on what was shown to him under an identifier."""
+        return f"{request_id}.{self._mark(f'{request_id} {cookie}')}"
+
+    def shown_to(self, token: str, cookie: str) -> str | None:
+        """Return the identifier of a token; None for one that was invented, or is another visitor's."""
+        request_id = token.partition(".")[0]
+        is_right = hmac.compare_digest(token.encode(), self.token(request_id, cookie).encode())
+        return request_id if is_right else None
 
     def made_at(self, request_id: str) -> float | None:
         """Return when an identifier was made, in seconds since 1970; None for one that was invented."""
@@ -198,20 +241,23 @@ class Feedback(WriteBehind):
         version_a, version_b = (version or None for version in (*answer.versions, "", "")[:2])
         shown = (answer.request_id, self._clock(), answer.key, first, second, version_a, version_b)
         prompt = answer.prompt if self.store_prompts else None
-        self._gathered.append((*shown, min(answer.propensity, 1.0), answer.revision, prompt))
+        visitor = (None, None) if answer.visitor is None else (answer.visitor.name, answer.visitor.prefix)
+        revealed = None if answer.identity_revealed is None else int(answer.identity_revealed)
+        decided = min(answer.propensity, 1.0), answer.revision
+        self._gathered.append((*shown, *decided, prompt, *visitor, revealed))
 
-    async def vote(self, vote: Vote, *, key: str, most: int | None = None) -> StoredVote | Refusal:
-        """Store a vote, one of at most `most` of its key today; it is on the disk when this returns.
+    async def vote(self, vote: Vote, *, key: str, limits: VoteLimits = NO_LIMITS) -> StoredVote | Refusal:
+        """Store a vote within limits; it is on the disk when this returns.
 
         A request has one vote, however often it is sent: the same vote again changes nothing, another one takes the
-        place of the first. Refuses with 404 where the key `key` got no such answer within a day, with 400 thumbs on two
-        answers and a choice on one, with 429 a key that has voted as often today as it may, with 503 while the database
-        cannot be written and there is no journal, or no room in it.
+        place of the first, or is refused with 409 where there may be only `once`. Refuses with 404 where the key `key`
+        got no such answer within a day, with 400 thumbs on two answers and a choice on one, with 429 whoever has voted
+        as often today as he may, with 503 while the database cannot be written and there is no journal, or no room.
         """
         try:
             if not await self._database.flush():  # the answer may be among what could not be written
-                return await self._keep_for_later(vote, key, most)
-            stored = await self._store(vote, key, most)
+                return await self._keep_for_later(vote, key, limits)
+            stored = await self._store(vote, key, limits)
             waits = _WAITS if self.ids.made_at(vote.request_id) is not None else ()  # nobody writes an invented one
             for flushes in waits:  # another worker may be about to write the answer, later where much is to be done
                 if not isinstance(stored, Refusal) or stored.status != 404:
@@ -225,14 +271,15 @@ class Feedback(WriteBehind):
                     )
                     self._trial = asyncio.ensure_future(write)
                 await asyncio.shield(self._trial)
-                stored = await self._store(vote, key, most)
+                stored = await self._store(vote, key, limits)
             return stored
         except DatabaseError:
-            return await self._keep_for_later(vote, key, most)
+            return await self._keep_for_later(vote, key, limits)
 
-    async def _keep_for_later(self, vote: Vote, key: str, most: int | None) -> StoredVote | Refusal:
+    async def _keep_for_later(self, vote: Vote, key: str, limits: VoteLimits) -> StoredVote | Refusal:
         """Store a vote in the journal; what can be checked without the database is."""
-        if self.journal is None:
+        # Whether it is the first vote on an answer is known to the database alone.
+        if self.journal is None or limits.once:
             return _UNWRITABLE
         now, made_at = self._clock(), self.ids.made_at(vote.request_id)
         row = next((row for row in reversed(self._gathered) if row[0] == vote.request_id), None)
@@ -242,9 +289,9 @@ class Feedback(WriteBehind):
         if refusal is not None:
             return refusal
         # With its answer, which is else in memory alone until the next flush has failed.
-        answer = None if row is None else lambda: (*row[:-1], _text_of(row[-1]))
+        answer = None if row is None else lambda: _storable(row)
         try:
-            await self.journal.add_vote([vote.request_id, vote.verdict, key, now], answer, most)
+            await self.journal.add_vote([vote.request_id, vote.verdict, key, now], answer, limits.of_key)
         except JournalQuotaError as error:
             return Refusal(429, "rate_limit_exceeded", str(error), DAY - now % DAY)
         except JournalError as error:
@@ -311,15 +358,9 @@ class Feedback(WriteBehind):
             _LOGGER.warning("%d votes wait for answers that no router has written yet", unknown)
         return has_moved
 
-    async def has_vote(self, request_id: str) -> bool:
-        """Return whether there is a vote on a request; raise DatabaseError while the database cannot be read."""
-        look = "SELECT 1 FROM votes WHERE request_id = ?"
-        row = await self._database.read(lambda connection: connection.execute(look, (request_id,)).fetchone())
-        return row is not None
-
-    async def _store(self, vote: Vote, key: str, most: int | None) -> StoredVote | Refusal:
+    async def _store(self, vote: Vote, key: str, limits: VoteLimits) -> StoredVote | Refusal:
         now = self._clock()
-        return await self._database.run(lambda connection: _store_vote(connection, vote, key, now, most))
+        return await self._database.run(lambda connection: _store_vote(connection, vote, key, now, limits))
 
     def take(self) -> list[_Row]:
         """See `WriteBehind`."""
@@ -329,7 +370,7 @@ class Feedback(WriteBehind):
     def write(self, connection: Connection, batch: list[_Row]) -> None:
         """See `WriteBehind`."""
         now = self._clock()
-        rows = ((*row[:-1], _text_of(row[-1]), now) for row in batch)
+        rows = ((*_storable(row), now) for row in batch)
         connection.executemany(f"{_INSERT} UPDATE SET {_REPLACED}", rows)
         # A day after it was written: votes that waited for the database, like the answer, have to find it.
         connection.execute(
@@ -353,13 +394,15 @@ class Feedback(WriteBehind):
     @staticmethod
     async def _keep_answers(journal: Journal, rows: list[_Row]) -> None:
         with contextlib.suppress(JournalError):  # they are in memory as well
-            await journal.add_answers(lambda: [(*row[:-1], _text_of(row[-1])) for row in rows])
+            await journal.add_answers(lambda: [_storable(row) for row in rows])
 
 
-def _text_of(turns: Sequence[str] | None) -> str | None:
-    """Return the turns of a prompt as JSON; in the thread, since it may be long."""
+def _storable(row: _Row) -> _Row:
+    """Return a row with the turns of its prompt as JSON; in the thread, since they may be long."""
+    turns: Sequence[str] | None = row[_PROMPT]
     # JSON can hold half a surrogate pair, and no text file can.
-    return dumps([turn.encode("utf-8", "replace").decode() for turn in turns]) if turns else None
+    text = dumps([turn.encode("utf-8", "replace").decode() for turn in turns]) if turns else None
+    return (*row[:_PROMPT], text, *row[_PROMPT + 1 :])
 
 
 class _Delivery(NamedTuple):
@@ -377,12 +420,14 @@ def _deliver(connection: Connection, *, entries: Sequence[Entry], now: float) ->
     delivery = _Delivery([], [], [])
     for entry in entries:
         if entry.kind == "answer":
-            connection.execute(f"{_INSERT} NOTHING", (*entry.row, now))
+            # An earlier version wrote fewer columns into its journal.
+            missing = [None] * (_NUMBER_OF_COLUMNS - len(entry.row))
+            connection.execute(f"{_INSERT} NOTHING", (*entry.row, *missing, now))
             delivery.stored.append(entry)
             continue
         request_id, verdict, key, when = entry.row[:4]
         # How often its key may vote was checked when it voted: what was acknowledged is stored.
-        stored = _store_vote(connection, Vote(request_id, verdict), key, when, None, is_late=True)
+        stored = _store_vote(connection, Vote(request_id, verdict), key, when, NO_LIMITS, is_late=True)
         if not isinstance(stored, Refusal):
             delivery.stored.append(entry)
         elif connection.execute(_IS_KNOWN, (request_id, request_id)).fetchone() is None:
@@ -404,7 +449,7 @@ def _misfit(row: Sequence[Any] | None, vote: Vote, key: str, now: float) -> Refu
 
 
 def _store_vote(
-    connection: Connection, vote: Vote, key: str, now: float, most: int | None, *, is_late: bool = False
+    connection: Connection, vote: Vote, key: str, now: float, limits: VoteLimits, *, is_late: bool = False
 ) -> StoredVote | Refusal:
     """Store a vote, given at `now`; one that comes late does not replace what came after it."""
     connection.lock("votes")  # so that their numbers are in the order in which they can be read
@@ -418,17 +463,36 @@ def _store_vote(
         return misfit
     models = tuple(model for model in row[3:5] if model is not None)
     if before is None:
-        midnight = now - now % DAY  # UTC
-        votes_today = "SELECT count(*) FROM votes WHERE key = ? AND voted >= ?"
-        if most is not None and connection.execute(votes_today, (key, midnight)).fetchone()[0] >= most:
-            message = f"this API key may vote on {most} answers a day; the next day begins at midnight, UTC"
-            return Refusal(429, "rate_limit_exceeded", message, midnight + DAY - now)
+        refusal = _too_many(connection, row, limits, now)
+        if refusal is not None:
+            return refusal
+        battles = [battles_of(connection, pseudonym) for pseudonym in row[_PREFIX - 1 : _PREFIX + 1]]
         connection.execute(
-            f"INSERT INTO votes ({COLUMNS}, verdict, voted) VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now)
+            f"INSERT INTO votes ({COLUMNS}, verdict, voted, visitor_battles, prefix_battles) "
+            f"VALUES ({_marks(_NUMBER_OF_COLUMNS + 4)})",
+            (*row, vote.verdict, now, *battles),
         )
+    elif limits.once:
+        return Refusal(409, "already_voted", "this answer has its vote already; ask for another pair")
     elif before[-2] != vote.verdict and not (is_late and before[-1] > now):
         # In its row: a row that moved would be another vote to whoever follows the table.
         changed = "UPDATE votes SET verdict = ?, voted = ? WHERE request_id = ?"
         connection.execute(changed, (vote.verdict, now, vote.request_id))
     replaced = before is not None and before[-2] != vote.verdict
     return StoredVote(vote.request_id, vote.verdict, models, replaced=replaced)
+
+
+def _too_many(connection: Connection, row: _Row, limits: VoteLimits, now: float) -> Refusal | None:
+    """Return the refusal of a vote beyond those of a day, or None."""
+    midnight = now - now % DAY  # UTC
+    for column, value, most, whose in (
+        ("key", row[2], limits.of_key, "this API key"),
+        ("prefix", row[_PREFIX], limits.of_prefix, "visitors of one network"),
+    ):
+        if most is None or value is None:
+            continue
+        votes_today = f"SELECT count(*) FROM votes WHERE {column} = ? AND voted >= ?"
+        if connection.execute(votes_today, (value, midnight)).fetchone()[0] >= most:
+            message = f"{whose} may vote on {most} answers a day; the next day begins at midnight, UTC"
+            return Refusal(429, "rate_limit_exceeded", message, midnight + DAY - now)
+    return None

@@ -226,10 +226,11 @@ class Ledger(WriteBehind):
                 return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
         if key.requests_per_minute is None and key.tokens_per_minute is None:
             return models
-        return await self._count(key, now, tokens) or models
+        return await self.count(key, tokens) or models
 
-    async def _count(self, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
+    async def count(self, key: KeyRecord, tokens: int = 0) -> Refusal | None:
         """Count a request of a key with a rate, in Redis where there is one; or refuse it."""
+        now = self._clock()
         requests_a_minute, tokens_a_minute = key.requests_per_minute, key.tokens_per_minute
         is_shared = False
         if self.shared is not None:

@@ -91,6 +91,15 @@ _MIGRATIONS = (
     CREATE TABLE response_items (id TEXT, response TEXT, PRIMARY KEY (id, response));
     CREATE INDEX response_items_response ON response_items (response);
     """,
+    """
+    ALTER TABLE answers ADD COLUMN visitor TEXT, ADD COLUMN prefix TEXT, ADD COLUMN identity_revealed BIGINT;
+    ALTER TABLE votes ADD COLUMN visitor TEXT, ADD COLUMN prefix TEXT, ADD COLUMN identity_revealed BIGINT,
+        ADD COLUMN visitor_battles BIGINT, ADD COLUMN prefix_battles BIGINT;
+    CREATE INDEX votes_prefix ON votes (prefix, voted);
+    CREATE TABLE salts (period BIGINT PRIMARY KEY, salt BYTEA NOT NULL);
+    CREATE TABLE visits (pseudonym TEXT PRIMARY KEY, battles BIGINT NOT NULL, time DOUBLE PRECISION NOT NULL);
+    CREATE INDEX visits_time ON visits (time);
+    """,
 )
 """One script per version of the schema, oldest first; a released one is never changed."""
 T = TypeVar("T")

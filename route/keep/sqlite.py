@@ -83,6 +83,20 @@ _MIGRATIONS = (
     CREATE TABLE response_items (id TEXT, response TEXT NOT NULL, PRIMARY KEY (id, response)) WITHOUT ROWID;
     CREATE INDEX response_items_response ON response_items (response);
     """,
+    """
+    ALTER TABLE answers ADD COLUMN visitor TEXT;
+    ALTER TABLE answers ADD COLUMN prefix TEXT;
+    ALTER TABLE answers ADD COLUMN identity_revealed INTEGER;
+    ALTER TABLE votes ADD COLUMN visitor TEXT;
+    ALTER TABLE votes ADD COLUMN prefix TEXT;
+    ALTER TABLE votes ADD COLUMN identity_revealed INTEGER;
+    ALTER TABLE votes ADD COLUMN visitor_battles INTEGER;
+    ALTER TABLE votes ADD COLUMN prefix_battles INTEGER;
+    CREATE INDEX votes_prefix ON votes (prefix, voted);
+    CREATE TABLE salts (period INTEGER PRIMARY KEY, salt BLOB NOT NULL);
+    CREATE TABLE visits (pseudonym TEXT PRIMARY KEY, battles INTEGER NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
+    CREATE INDEX visits_time ON visits (time);
+    """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""
 

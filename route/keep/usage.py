@@ -144,6 +144,9 @@ def read_sums(connection: Connection, seen: int) -> News:
     return News(flush, spend, arrivals, tokens)
 
 
+_MOST_IDLE_NAMES = 10_000
+
+
 class Windows:
     """Requests or tokens of the last minute, by key and second; a minute is any 60 seconds."""
 
@@ -152,6 +155,7 @@ class Windows:
         self._sums: dict[str, dict[int, int]] = {}
         # Of all seconds that are kept, those that have left the window among them: no minute holds more.
         self._totals: dict[str, int] = {}
+        self._swept_at = _MOST_IDLE_NAMES
 
     def add(self, name: str, second: int, amount: int) -> None:
         """Add to the sum of a second."""
@@ -159,6 +163,8 @@ class Windows:
 
     def note(self, name: str, second: int, amount: int) -> None:
         """Set the sum of a second, and forget seconds that have left the window."""
+        if name not in self._sums and len(self._sums) >= self._swept_at:
+            self._sweep(second)
         window = self._sums.setdefault(name, {})
         if second not in window:  # at most once a second and key, so that no request looks at each second
             for expired in [start for start in window if start <= second - WINDOW]:
@@ -183,6 +189,12 @@ class Windows:
             if excess <= 0:
                 return second + WINDOW - now
         return float(WINDOW)  # `more` alone exceeds the limit
+
+    def _sweep(self, now: int) -> None:
+        """Forget names whose window is empty: keys are few, networks of visitors are without number."""
+        for name in [name for name, window in self._sums.items() if max(window, default=0) <= now - WINDOW]:
+            del self._sums[name], self._totals[name]
+        self._swept_at = max(_MOST_IDLE_NAMES, 2 * len(self._sums))
 
     def _forget(self, name: str, second: int) -> None:
         self._totals[name] -= self._sums[name].pop(second)

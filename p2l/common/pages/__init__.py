@@ -18,7 +18,7 @@ from p2l.common.pages.responses import (
     send,
     send_asset,
 )
-from p2l.common.pages.sessions import EndedSessions, Sessions, is_same_origin
+from p2l.common.pages.sessions import EndedSessions, Sessions, is_same_origin, is_secure
 from p2l.common.report.drawing import Dot, frontier_svg, interval_svg, line_svg, share_svg
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "frontier_svg",
     "interval_svg",
     "is_same_origin",
+    "is_secure",
     "line_svg",
     "meta_policy",
     "page",

@@ -82,7 +82,7 @@ class Sessions:
             max_age=_SESSION_SECONDS,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https",
+            secure=is_secure(request),
         )
 
     def end(self, request: Request, response: Response) -> None:
@@ -103,6 +103,11 @@ class Sessions:
 
     def _signature(self, text: str) -> str:
         return hmac.new(self._secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def is_secure(request: Request) -> bool:
+    """Return whether a browser came by https, to this service or to a proxy before it."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
 
 
 def is_same_origin(request: Request) -> bool:

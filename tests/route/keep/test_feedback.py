@@ -15,12 +15,13 @@ from p2l.commands.votes import main as votes_main
 from p2l.common.errors import InputError
 from p2l.online_training.router_votes import RouterVotes
 from p2l.votes import open_votes, read_columns
-from route.keep.feedback import COLUMNS, KEPT_SECONDS, Feedback, ShownAnswer, StoredVote, Vote, parse_vote
+from route.keep.feedback import COLUMNS, KEPT_SECONDS, Feedback, ShownAnswer, StoredVote, Vote, VoteLimits, parse_vote
 from route.keep.ledger import Refusal
 from tests.route.keep.ledger_helpers import NOON, Clock, database, feedback, new_database, rows, worker
 from tests.route.keep.stores import every_database
 
 SINGLE = ShownAnswer("one", "ops", ("ant",), 0.5)
+NO_VISITOR = (None, None, None)
 PAIR = ShownAnswer("two", "ops", ("bee", "ant"), 0.25, ("b-1", "a-1"), "r1", ("What is a bee?", "And an ant?"))
 
 
@@ -94,8 +95,22 @@ def test_votes_are_stored_with_what_was_shown(tmp_path: Path) -> None:
                 path, f"SELECT {COLUMNS}, verdict, voted FROM votes ORDER BY request_id"
             )  # on the disk, not in memory
         assert found == [
-            ("one", NOON, "ops", "ant", None, None, None, 0.5, "", None, "up", NOON + 60),
-            ("two", NOON, "ops", "bee", "ant", "b-1", "a-1", 0.25, "r1", json.dumps(PAIR.prompt), "second", NOON + 60),
+            ("one", NOON, "ops", "ant", None, None, None, 0.5, "", None, *NO_VISITOR, "up", NOON + 60),
+            (
+                "two",
+                NOON,
+                "ops",
+                "bee",
+                "ant",
+                "b-1",
+                "a-1",
+                0.25,
+                "r1",
+                json.dumps(PAIR.prompt),
+                *NO_VISITOR,
+                "second",
+                NOON + 60,
+            ),
         ]
 
     asyncio.run(main())
@@ -147,19 +162,21 @@ def test_a_key_votes_as_often_a_day_as_its_setting_says(tmp_path: Path) -> None:
             votes.remember(ShownAnswer("mute", "mute", ("ant",), 1.0))
             votes.remember(ShownAnswer("free", "free", ("ant",), 1.0))
             for verdict in ("first", "first", "tie"):  # one vote, changed
-                assert isinstance(await votes.vote(Vote("a", verdict), key="ops", most=2), StoredVote)
-            assert isinstance(await votes.vote(Vote("b", "tie"), key="ops", most=2), StoredVote)
-            refusal = await votes.vote(Vote("c", "tie"), key="ops", most=2)
+                assert isinstance(
+                    await votes.vote(Vote("a", verdict), key="ops", limits=VoteLimits(of_key=2)), StoredVote
+                )
+            assert isinstance(await votes.vote(Vote("b", "tie"), key="ops", limits=VoteLimits(of_key=2)), StoredVote)
+            refusal = await votes.vote(Vote("c", "tie"), key="ops", limits=VoteLimits(of_key=2))
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
             assert refusal.retry_after == 12 * 3600
-            assert isinstance(await votes.vote(Vote("mute", "up"), key="mute", most=0), Refusal)
+            assert isinstance(await votes.vote(Vote("mute", "up"), key="mute", limits=VoteLimits(of_key=0)), Refusal)
             assert isinstance(await votes.vote(Vote("free", "up"), key="free"), StoredVote)
             assert isinstance(
-                await votes.vote(Vote("b", "first"), key="ops", most=2), StoredVote
+                await votes.vote(Vote("b", "first"), key="ops", limits=VoteLimits(of_key=2)), StoredVote
             )  # that one counted already
             clock.now += 12 * 3600
-            assert isinstance(await votes.vote(Vote("c", "tie"), key="ops", most=2), StoredVote)
+            assert isinstance(await votes.vote(Vote("c", "tie"), key="ops", limits=VoteLimits(of_key=2)), StoredVote)
 
     asyncio.run(main())
 

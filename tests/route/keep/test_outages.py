@@ -14,7 +14,7 @@ import pytest
 
 from route.keep import journal as journal_module
 from route.keep.database import Database, DatabaseError
-from route.keep.feedback import Feedback, ShownAnswer, StoredVote, Vote
+from route.keep.feedback import Feedback, ShownAnswer, StoredVote, Vote, VoteLimits
 from route.keep.journal import Journal
 from route.keep.ledger import Ledger, Refusal, key_record
 from route.keep.location import open_database
@@ -182,8 +182,10 @@ def test_while_the_database_is_gone_invented_answers_are_refused_and_fill_nothin
         refusal = await votes.vote(Vote(votes.ids.new(), "first"), key="ops")
         assert isinstance(refusal, Refusal)
         assert refusal.status == 429
-        assert isinstance(await votes.vote(Vote(votes.ids.new(), "first"), key="other", most=1), StoredVote)
-        refusal = await votes.vote(Vote(votes.ids.new(), "first"), key="other", most=1)
+        assert isinstance(
+            await votes.vote(Vote(votes.ids.new(), "first"), key="other", limits=VoteLimits(of_key=1)), StoredVote
+        )
+        refusal = await votes.vote(Vote(votes.ids.new(), "first"), key="other", limits=VoteLimits(of_key=1))
         assert isinstance(refusal, Refusal)
         assert refusal.status == 429
         assert votes.journal is not None

@@ -32,7 +32,7 @@
   function take(name, content) {
     if (name === "done") {
       if (!content) return show("There is nothing to vote on: a model did not answer.");
-      vote.elements.request_id.value = content;
+      vote.elements.battle.value = content;
       vote.hidden = false;
       vote.querySelector("button").focus({ preventScroll: true });
       return undefined;
