@@ -137,7 +137,7 @@ def _codes_of(column: Any, codes: dict[str, int]) -> npt.NDArray[np.int32]:
     texts = encoded.dictionary.to_pylist()
     table = [-1 if text is None else codes.setdefault(str(text), len(codes)) for text in texts]
     places = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
-    return np.array([*table, -1], dtype=np.int32)[places]
+    return np.asarray(np.array([*table, -1], dtype=np.int32)[places])
 
 
 def bursts(votes: CastVotes) -> list[str]:

@@ -234,13 +234,13 @@ class _Fitter:
         board = fit_table(
             table, models=self.votes.models, likelihood=name, intervals=None, prior=self.prior, start=self.start
         )
-        self.prior = Prior(sd=board.prior_sd, broad=BROAD)
+        self.prior = Prior(sd=board.prior_sd or 1.0, broad=BROAD)
         self.start = board.coefs if board.eta is None else np.append(board.coefs, board.eta)
         return board
 
     def log_likelihood(self, board: Leaderboard, weights: Floats) -> Floats:
         """Return that of each vote (N,) by a leaderboard of votes of these weights."""
-        mass = np.bincount(self.kind, weights, len(self.first_of_kind))
+        mass = np.asarray(np.bincount(self.kind, weights, len(self.first_of_kind)), dtype=np.float64)
         size = len(self.first_of_kind)
         eta = None if board.eta is None else np.full(size, board.eta)
         gamma = None if board.gamma is None else np.full(size, board.gamma)
@@ -264,7 +264,7 @@ class _Fitter:
             side = float(np.clip(side + slope / curvature, -_LARGEST_SIDE, _LARGEST_SIDE))
         sided = log_likelihood.copy()
         sided[decided] = -np.logaddexp(0.0, -logit - sign * side)
-        return sided
+        return np.asarray(sided)
 
     def settle(self, weights: Floats) -> _State:
         """Fit the leaderboard and weigh the voters in turns, until neither changes."""

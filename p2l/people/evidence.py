@@ -103,7 +103,7 @@ class _Ratios(NamedTuple):
         ratios = self.unseen.copy()
         rows = self.model == way.model
         ratios[self.unit[rows]] = self.of_model[way.kind][rows]
-        return ratios
+        return np.asarray(ratios)
 
 
 @dataclass(frozen=True)
