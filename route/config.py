@@ -348,7 +348,6 @@ class ArenaConfig(_Section):
     proxies: Whole = 0
     """Proxies before the router, each of which adds the address of its client to `X-Forwarded-For`."""
     max_chars: Annotated[Whole, Field(ge=1)] = 4000
-    """Characters of a prompt."""
     mask_names: bool = False
     """Whether names are hidden in sentences in which an answer tells its own model or maker."""
 
@@ -395,7 +394,6 @@ class RouterConfig(_Section):
     pass_fields: list[str] = Field(default_factory=list)
     """Fields that clients may send to every model, beside the plain ones; see `route.request.fields`."""
     arena: ArenaConfig | None = None
-    """None: there is no arena."""
     store_prompts: bool = False
     store_responses: bool = True
     """Whether responses of the Responses API are kept in the database, for 30 days."""

@@ -22,9 +22,16 @@ from p2l.leaderboard.groups import ALL, ClusteredVotes, Groups
 from p2l.leaderboard.history import History, Over, history_of_counts, parse_over, periods_of
 from p2l.leaderboard.lake_counts import Spec, lake_counts
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
-from p2l.votes.identity import REVEALED, without_revealed
+from p2l.votes.kinds.self_names import REVEALED
 from p2l.votes.lake import NO_DAY, Lake, is_lake
-from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, open_vote_source, read_votes
+from p2l.votes.reading import (
+    FaultyRowError,
+    VoteBatch,
+    model_codes,
+    open_vote_source,
+    read_votes,
+    without_revealed,
+)
 from p2l.votes.rows import Source, is_text
 from p2l.votes.schema import WINNERS, name_lookup, numbers
 

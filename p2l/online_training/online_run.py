@@ -245,13 +245,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     def new_trainer(model: P2LModel, tokenizer: PromptTokenizer | None) -> Trainer:
         trust = None if options.live is None else options.live.trust
         return setup.start_trainer(
-            model,
-            votes,
-            schedule,
-            tokenizer=tokenizer,
-            ahead=not stream.grows,
-            covariates=values,
-            adjustments=trust,
+            model, votes, schedule, tokenizer=tokenizer, ahead=not stream.grows, covariates=values, adjustments=trust
         )
 
     trainer = new_trainer(model, None)

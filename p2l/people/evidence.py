@@ -142,7 +142,7 @@ class VoterEvidence:
         gain = float(np.logaddexp(0.0, plain).sum() + len(plain) * np.log(share_of_people))
         return self._sentenced(self._odds(ratios, priors)), gain
 
-    def _odds(self, ratios: _Ratios, priors: Sequence[_Prior]) -> _Odds:
+    def _odds(self, ratios: _Ratios, priors: Sequence[_RiggedPrior]) -> _Odds:
         """Return the log odds that voters are rigged, alone or together."""
         log_odds, ways = self._alone(ratios)
         groups = np.full(len(self.names), -1)
@@ -241,7 +241,7 @@ class VoterEvidence:
             best = np.maximum(best, largest)
         return total + np.log(_ALONE_ALARMS / max(size, _FEWEST_PEOPLE)), ways
 
-    def _together(self, ratios: _Ratios) -> tuple[float, list[_Prior]]:
+    def _together(self, ratios: _Ratios) -> tuple[float, list[_RiggedPrior]]:
         """Return the share of people, and the ways in which voters are rigged together with the log odds of it."""
         size = len(self.names)
         # Careless people are random together, and mean no ill.
@@ -260,13 +260,13 @@ class VoterEvidence:
         everybody = np.ones(size, dtype=bool)
         shares = _shares_of(np.stack([ratios.of(way) for way in active]))
         priors = [
-            _Prior(float(np.log(share / shares[0])), way, everybody, -1)
+            _RiggedPrior(float(np.log(share / shares[0])), way, everybody, -1)
             for way, share in zip(active, shares[1:].tolist(), strict=True)
             if share > 0
         ]
         return float(shares[0]), priors
 
-    def _in_groups(self, honest: Floats, taste: float) -> list[_Prior]:
+    def _in_groups(self, honest: Floats, taste: float) -> list[_RiggedPrior]:
         """Return the ways in which voters of one group are rigged together, with the log odds of being so."""
         priors = []
         for place, codes in enumerate(self.groups.values()):
@@ -284,7 +284,7 @@ class VoterEvidence:
             for suspect, way, share in self._rigged_groups(ratios, group, usable):
                 members = np.zeros(len(self.names), dtype=bool)
                 members[voter[group == suspect]] = True
-                priors.append(_Prior(float(np.log(share / (1.0 - share))), way, members, place))
+                priors.append(_RiggedPrior(float(np.log(share / (1.0 - share))), way, members, place))
         return priors
 
     def _rigged_groups(self, ratios: _Ratios, group: Ints, usable: Mask) -> list[tuple[int, _Way, float]]:
@@ -345,7 +345,7 @@ class _Odds(NamedTuple):
     """(V,) position of the kind of group that tells it; -1 for none."""
 
 
-class _Prior(NamedTuple):
+class _RiggedPrior(NamedTuple):
     """The log odds that voters are rigged in one way, before their own votes are looked at."""
 
     log_odds: float

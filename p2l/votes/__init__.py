@@ -10,12 +10,14 @@ What cannot be used as votes raises a `VoteError` that names the file and the ro
 
 from __future__ import annotations
 
+from p2l.votes.kinds.self_names import SelfNames
 from p2l.votes.reading import VoteBatch, read_columns, read_votes
 from p2l.votes.schema import WINNERS, TextCodes, VoteCodes, encode_column, encode_votes, translate_labels
 from p2l.votes.store import VoteStore, open_votes, open_votes_together
 
 __all__ = [
     "WINNERS",
+    "SelfNames",
     "TextCodes",
     "VoteBatch",
     "VoteCodes",

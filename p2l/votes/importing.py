@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 from p2l.common.cli import counted, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.votes.door import arena_source, left_out, open_votes_source, together
+from p2l.votes.field import FieldColumns
 from p2l.votes.kinds.texts import clean_name
 from p2l.votes.reading import check_columns, read_votes
 from p2l.votes.rows import RawBatch, Source
 from p2l.votes.scores import ScoreOptions, votes_of_source
-from p2l.votes.spool import RowFile
+from p2l.votes.spool import RowFile, common_schema
 from p2l.votes.writing import write_votes
 
 STDIN = "-"
@@ -143,19 +144,26 @@ def _called(source: Source, renames: Mapping[str, str]) -> Source:
 
 def _write(source: Source, output: str | Path, options: ImportOptions) -> Imported:
     rows, dropped, marked = RowFile(), 0, 0
+    field = FieldColumns() if source.gives == "votes" else None
     models: set[str] = set()
     try:
         noun = "votes" if source.gives == "votes" else "answers"
         with progress(description=f"import {source.name}", total=source.rows, unit=noun, quiet=options.quiet) as bar:
             for batch, lost in _batches(source, options):
                 rows.append(batch)
+                if field is not None:
+                    field.add(batch)
                 for name in {"model_a", "model_b", "model"} & {*batch.schema.names}:
                     models.update(batch.column(name).unique().to_pylist())
                 dropped += lost
                 marked += _markers(batch)
                 bar.update(len(batch) + lost)
         with progress(rows.batches(), description=f"write {output}", unit="batches", quiet=options.quiet) as batches:
-            written = write_votes(batches, rows.schema(), output)
+            if field is None:
+                written = write_votes(batches, rows.schema(), output)
+            else:
+                schemas = dict.fromkeys(batch.schema for batch in field.batches(rows.batches()))
+                written = write_votes(field.batches(batches), common_schema(list(schemas)), output)
     finally:
         rows.close()
     return Imported(written, dropped, source.gives, len(models), source.about, tuple(_notes(source, marked)))

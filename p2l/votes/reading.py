@@ -14,6 +14,7 @@ from p2l.common.cli import listed, nearest_of
 from p2l.common.errors import VoteError
 from p2l.votes.door import announce, left_out, open_votes_source
 from p2l.votes.kinds.registry import nearly
+from p2l.votes.kinds.self_names import REVEALED
 from p2l.votes.rows import Source, missing_column
 from p2l.votes.schema import (
     NUMBER_COLUMNS,
@@ -254,6 +255,16 @@ def without_bad(batch: VoteBatch, findings: list[Finding]) -> VoteBatch:
     for finding in findings:
         good[finding.rows] = False
     return replace(batch, batch=batch.batch.filter(pa.array(good)), dropped=int((~good).sum()))
+
+
+def without_revealed(batch: VoteBatch) -> VoteBatch:
+    """Return a batch less the votes on answers that tell their model or maker."""
+    column = batch.batch.column(REVEALED)
+    if not pa.types.is_boolean(column.type):
+        column = pc.is_in(pc.utf8_lower(column.cast(pa.string())), pa.array(["true", "1"]))
+    kept = pc.invert(pc.fill_null(column, False))
+    rows = batch.batch.filter(kept)
+    return replace(batch, batch=rows, revealed=batch.revealed + len(batch) - len(rows))
 
 
 def check_columns(

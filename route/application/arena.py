@@ -41,7 +41,7 @@ from route.send.asking import open_stream
 from route.send.dispatch import Answer
 
 if TYPE_CHECKING:
-    from p2l.votes.identity import SelfNames
+    from p2l.votes import SelfNames
 
 _FORM_BYTES = 2**20
 _FORM_SECONDS = 10.0
@@ -216,7 +216,7 @@ class _Battle:
     def __post_init__(self) -> None:
         """Begin a request."""
         # The package of votes imports Arrow, which a router without an arena does without.
-        from p2l.votes.identity import SelfNames
+        from p2l.votes import SelfNames
 
         self.names = SelfNames.of(self.service.config.model_configs)
         self.answer = Answer(self.service.feedback.ids.new())

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from p2l.votes.kinds.self_names import REVEALS, SelfNames, clue_pattern
 from p2l.votes.kinds.texts import RowError
 from p2l.votes.kinds.values import BOLD, FENCE_MARKS, HEADER, LIST_ITEM, NoVerdictError, without_code
 
@@ -112,6 +113,7 @@ class FlatBatch:
             f"lists_{side}": pc.count_substring_regex(lines, f"\n{LIST_ITEM}"),
             f"bold_{side}": pc.count_substring_regex(prose, BOLD),
             f"code_{side}": blocks,
+            f"{REVEALS}_{side}": _reveals(answers),
         }
 
     def _lists(self, cells: Any) -> Any:
@@ -164,3 +166,14 @@ def _parsed_lists(cells: Any) -> Any:
         return None
     lists = table.column(0).combine_chunks()
     return lists if len(lists) == len(cells) else None
+
+
+def _reveals(answers: Any) -> Any:
+    """Return which answers (N,) tell their model or maker: one or zero, null where there is none."""
+    reveals = pc.if_else(answers.is_valid(), pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
+    may = pc.fill_null(pc.match_substring_regex(answers, clue_pattern()), False)
+    if not pc.any(may).as_py():
+        return reveals
+    names = SelfNames.of()
+    found = [int(names.revealed(text)) for text in answers.filter(may).to_pylist()]
+    return pc.replace_with_mask(reveals, may, pa.array(found, pa.int64()))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timezone
 from typing import Any
 
+from p2l.votes.kinds.self_names import REVEALS, SelfNames
 from p2l.votes.kinds.texts import RowError, turns, unquoted
 
 _LATEST_SECONDS = 1e11  # since 1970; larger numbers are milliseconds
@@ -65,7 +66,7 @@ _FENCED = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.D
 _HEADERS = re.compile(f"^{HEADER}", re.MULTILINE | re.ASCII)
 _LISTS = re.compile(f"^{LIST_ITEM}", re.MULTILINE | re.ASCII)
 _BOLD = re.compile(BOLD)
-MEASURES = ("length", "headers", "lists", "bold", "code")
+MEASURES = ("length", "headers", "lists", "bold", "code", REVEALS)
 """What is counted in the answers of each side."""
 
 
@@ -93,7 +94,7 @@ def without_code(text: str) -> tuple[str, int]:
 
 
 def measures(text: str | None, side: str) -> dict[str, int]:
-    """Return characters and Markdown of an answer, as columns of a side; nothing without a text."""
+    """Return characters and Markdown of an answer, and whether it tells its model, as columns of a side."""
     if text is None:
         return {}
     prose, blocks = without_code(text)
@@ -104,6 +105,7 @@ def measures(text: str | None, side: str) -> dict[str, int]:
         f"lists_{side}": len(_LISTS.findall(prose)) if "\n" in prose or _LISTS.match(prose) else 0,
         f"bold_{side}": len(_BOLD.findall(prose)) if "**" in prose or "__" in prose else 0,
         f"code_{side}": blocks,
+        f"{REVEALS}_{side}": int(SelfNames.of().revealed(text)),
     }
 
 

@@ -162,8 +162,9 @@ def test_an_arena_export_becomes_votes(ending: str, output: str, tmp_path: Path)
     assert [row["winner"] for row in rows] == ["model_a", "model_b", "tie", "tie (bothbad)"]
     kept = ("question_id", "model_a", "model_b", "turn", "anony", "tstamp")
     assert [[row[name] for name in kept] for row in rows] == [[row[name] for name in kept] for row in battles]
-    measures = {f"{name}_{side}" for name in ("length", "headers", "lists", "bold", "code") for side in "ab"}
-    assert set(rows[0]) == {"prompt", "winner", *kept, *measures}
+    measures = {f"{name}_{side}" for name in ("length", "headers", "lists", "bold", "code", "reveals") for side in "ab"}
+    field = {"same_organisation", "repeated_prompt", "battle", "identity_revealed"}
+    assert set(rows[0]) == {"prompt", "winner", *kept, *measures, *field}
     assert [(int(row["length_a"]), int(row["code_b"])) for row in rows] == [(2, 0), (6, 0), (2, 0), (2, 0)]
 
 

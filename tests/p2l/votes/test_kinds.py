@@ -255,6 +255,8 @@ def test_columns_and_kind_override_what_is_recognised(tmp_path: Path, capsys: py
         "model_a": "ant",
         "model_b": "bee",
         "winner": "model_b",
+        "same_organisation": "different",
+        "repeated_prompt": "first",
     }
     with pytest.raises(InputError, match="no column 'lft' that --columns could name"):
         main(["import", str(tmp_path / "v.csv"), "--output", output, "--columns", "model_a=lft"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2l.votes.identity import SelfNames
+from p2l.votes.kinds.self_names import SelfNames
 
 NAMES = SelfNames.of(["meta-llama/Llama-3.1-70B-Instruct", "acme/road-runner-2", "bee"])
 TELLING = [

@@ -10,16 +10,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from p2l.common.config import read_yaml
 
-if TYPE_CHECKING:
-    from p2l.votes.reading import VoteBatch
-
+REVEALS = "reveals"
+"""Measure of an answer: one where it tells its model or maker, else zero."""
 REVEALED = "identity_revealed"
 """Column of votes: whether an answer tells its model or maker."""
 _MAKERS = Path(__file__).parent / "makers.yaml"
@@ -158,25 +156,29 @@ def _any_of(names: Iterable[str]) -> str:
     return rf"(?<![A-Za-z0-9])(?:{listed})(?:[\s-]?v?\d(?:[\w.:-]*\w)?)?(?![A-Za-z])"
 
 
+def maker_of(model: str) -> str:
+    """Return who made a model, in lower case: by its family, else what stands before a slash, else its first word."""
+    owner, slash, name = model.lower().rpartition("/")
+    families = _makers_of_families()
+    family = next((family for family in families if re.match(rf"{re.escape(family)}(?![a-z])", name)), None)
+    if family is not None:
+        return families[family]
+    return owner.rpartition("/")[2] if slash else re.split(r"[^a-z]", name, maxsplit=1)[0]
+
+
+@lru_cache(maxsize=1)
+def _makers_of_families() -> dict[str, str]:
+    """Return makers by family, the longest families first."""
+    table = read_yaml(_MAKERS)
+    pairs = [(family.lower(), maker.lower()) for maker, families in table.items() for family in families]
+    return dict(sorted(pairs, key=lambda pair: -len(pair[0])))
+
+
 def _can_be_told(name: str) -> bool:
     """Return whether a name is long enough to be no word of another meaning."""
     return len(name) >= _SHORTEST_NAME or not name.isascii()
 
 
-def without_revealed(batch: VoteBatch) -> VoteBatch:
-    """Return a batch less the votes on answers that tell their model or maker."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = batch.batch.column(REVEALED)
-    if not pa.types.is_boolean(column.type):
-        column = pc.is_in(pc.utf8_lower(column.cast(pa.string())), pa.array(["true", "1"]))
-    kept = pc.invert(pc.fill_null(column, False))
-    rows = batch.batch.filter(kept)
-    return replace(batch, batch=rows, revealed=batch.revealed + len(batch) - len(rows))
-
-
-def any_revealed(names: SelfNames, answers: Iterable[Any]) -> bool | None:
-    """Return whether any of the answers (texts) tells its model; None where there is no text."""
-    texts = [answer for answer in answers if isinstance(answer, str) and answer]
-    return any(map(names.revealed, texts)) if texts else None
+def clue_pattern() -> str:
+    """Return a pattern (RE2, of text in any case) without which no answer tells its model."""
+    return "(?i)" + "|".join((*_OF_ITSELF, *_MADE_BY))
