@@ -1,12 +1,13 @@
-"""Train, and keep a copy of the run's folder at every touch of the disk: what a kill -9 there would have left behind.
+"""Train, and keep a copy of a folder at every touch of the disk: what a kill -9 there would have left behind.
 
-python tests/e2e/snapshots.py RUN SNAPSHOTS FLAGS..., or under the DeepSpeed launcher; copies are named by rank, number
-and what was touched.
+python tests/e2e/snapshots.py FOLDER SNAPSHOTS MODULE FLAGS..., or under the DeepSpeed launcher; copies are named by
+rank, number and what was touched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import sys
@@ -32,16 +33,15 @@ class Camera:
         name = f"{os.environ.get('RANK', '0')}-{self.count:04}-{event}-{Path(str(arguments[0])).name}"
         # What another rank moves away in the meantime is not there.
         with contextlib.suppress(shutil.Error, FileNotFoundError):
-            shutil.copytree(self.watched, self.snapshots / name)
+            shutil.copytree(self.watched, self.snapshots / name, symlinks=True)
         self.count += 1
         self.busy = False
 
 
 def main() -> None:
     """Train as the flags say, watched."""
-    watched, snapshots, *flags = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
-    from p2l.train import main as train
-
+    watched, snapshots, module, *flags = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
+    train = importlib.import_module(module).main
     sys.addaudithook(Camera(Path(watched), Path(snapshots)))
     train(flags)
 

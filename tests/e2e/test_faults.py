@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
+import yaml
 
 from p2l.common.errors import InputError
 from p2l.votes import read_votes
@@ -21,6 +23,7 @@ from route.keep.feedback import Feedback, ShownAnswer, StoredVote, Vote
 from route.keep.sqlite import SqliteDatabase
 from route.keep.stored_responses import NoRoomError, ResponseStore
 from tests.conftest import ROOT, Command, vote_rows, write_votes
+from tests.serving_process import serving
 
 MOMENTS = int(os.environ.get("P2L_FAULT_MOMENTS", "3"))
 VOTES = 30_000  # enough that a kill meets a command at work
@@ -195,3 +198,30 @@ def test_a_commit_of_a_lake_that_was_cut_off_is_named(command: Command, votes_fi
     assert shown.returncode == 2
     assert "Traceback" not in shown.stderr
     assert commit.name in shown.stderr
+
+
+@pytest.mark.slow
+def test_keys_that_the_console_made_and_revoked_outlive_a_kill_at_once(tmp_path: Path) -> None:
+    """What the router has answered with 200 holds after a kill -9 in the next moment."""
+    admin = {"authorization": "Bearer key-of-the-operators"}
+    config = tmp_path / "router.yaml"
+    model = {"name": "s", "type": "mock", "cost": 1, "options": {"text": "hello"}}
+    settings = {"model_configs": {"small": model}, "admin_key": "key-of-the-operators", "database": "route.sqlite"}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    flags = ("-c", config, "--router-type", "random", "--host", "127.0.0.1")
+    kept: dict[str, str] = {}
+    revoked: dict[str, str] = {}
+    for moment in range(MOMENTS):
+        with serving("route.openai_server", *flags, probe="/ready") as (url, process), httpx2.Client() as http:
+            for name, key in [*kept.items(), *revoked.items()]:
+                reply = http.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"})
+                assert reply.status_code == (200 if name in kept else 401), name
+            made = [f"key-{moment}-{number}" for number in range(4)]
+            for name in made:
+                reply = http.post(f"{url}/admin/keys", json={"name": name}, headers=admin)
+                assert reply.status_code in (200, 201), reply.text
+                kept[name] = reply.json()["key"]
+            assert http.delete(f"{url}/admin/keys/{made[0]}", headers=admin).status_code in (200, 204)
+            process.kill()
+            process.communicate(timeout=60)
+        revoked[made[0]] = kept.pop(made[0])

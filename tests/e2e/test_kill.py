@@ -61,7 +61,7 @@ def test_whatever_touch_of_the_disk_a_kill_comes_before(
     told: dict[str, list[int]] = {}
     # The second time checkpoint-6 and checkpoint-8 are there already, and get replaced.
     for part, more in (("first", []), ("again", ["--checkpoint", run / "checkpoint-4"])):
-        done = command(*launcher, SNAPSHOTS, run, tmp_path / part, *flags, *more)
+        done = command(*launcher, SNAPSHOTS, run, tmp_path / part, "p2l.train", *flags, *more)
         assert done.returncode == 0, done.stderr[-3000:]
         told[part] = steps_found(tmp_path / part, run)
     assert sorted(set(told["first"])) == [0, 2, 4, 6, 8]

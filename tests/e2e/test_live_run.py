@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from p2l.commands.model import init_main as init
+from p2l.inference import P2L
 from p2l.online_training.publishing import served
 from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command
@@ -89,6 +90,30 @@ def test_any_kill_is_survived_bit_for_bit(tmp_path: Path, command: Command) -> N
     done = command("python", "-m", MODULE, *flags, *ends, "--follow", votes, *publish, *resume)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "run" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_whatever_touch_of_the_disk_a_kill_of_publishing_comes_before(tmp_path: Path, command: Command) -> None:
+    """Between write and rename too: what is served at each moment is whole, and never goes back."""
+    config = write_config(tmp_path)
+    votes = add(tmp_path / "votes.jsonl", [line(n) for n in range(240)])
+    folder, snapshots = tmp_path / "published", tmp_path / "snapshots"
+    flags = ["--config", config, "--no-eval", "--quiet", "--follow", votes, "--stop-when-idle", "0.1"]
+    publish = ["--publish", folder, "--publish-votes", "60"]
+    done = command("python", "tests/e2e/snapshots.py", folder, snapshots, MODULE, *flags, *publish)
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = []
+    for snapshot in sorted(snapshots.glob("0-*")):
+        model = served(snapshot)
+        if model is not None:
+            steps.append(int(model.name.rpartition("-")[2]))
+            whole = folder / model.name
+            assert sorted(each.name for each in model.iterdir()) == sorted(each.name for each in whole.iterdir())
+            for file in model.iterdir():
+                assert file.read_bytes() == (whole / file.name).read_bytes(), snapshot.name
+    assert len(set(steps)) >= 3
+    assert steps == sorted(steps)
+    assert P2L.from_pretrained(served(snapshot)).predict(["a prompt"]).coefs.shape[0] == 1
 
 
 def wait_for_steps(process: subprocess.Popen[bytes], log: Path, steps: int) -> None:
