@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
-import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,39 +18,7 @@ from route.keep.ledger import Ledger, Refusal, key_record
 from route.keep.location import open_database
 from route.keep.reservations import Reservation, Worst
 from tests.route.keep.ledger_helpers import NEVER, Clock, spend
-from tools.services import Servers, ServiceError
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    """Servers of these tests alone, which they kill."""
-    pytest.importorskip("psycopg", reason="needs `pip install 'p2l[replicas]'`")
-    with tempfile.TemporaryDirectory() as folder:  # of pytest's own, another user may enter none
-        started = Servers(Path(folder) / "servers")
-        try:
-            started.start()
-        except ServiceError as error:
-            pytest.skip(f"no PostgreSQL and Redis of its own can be started: {error}")
-        yield started
-        started.stop()
-
-
-@pytest.fixture
-def alive(servers: Servers) -> Iterator[Servers]:
-    """The same, with both of them running at the end."""
-    yield servers
-    if servers.redis is None or servers.redis.poll() is not None:
-        servers.start_redis()
-    try:
-        open_once(servers.postgres_url)
-    except Exception:
-        servers.start_postgres()
-
-
-def open_once(url: str) -> None:
-    import psycopg
-
-    psycopg.connect(url, connect_timeout=2).close()
+from tools.services import Servers
 
 
 def rows(servers: Servers, query: str) -> list[tuple[Any, ...]]:
@@ -532,80 +497,5 @@ def test_a_journal_of_an_earlier_version_is_read(tmp_path: Path) -> None:
         await journal.start()
         assert await journal.waiting_by_key() == {"ops": 1}
         await journal.close()
-
-    asyncio.run(main())
-
-
-class Wire:
-    """A connection to a server that can be cut without its ends being told: what is sent stays on the way."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.whole = asyncio.Event()
-        self.whole.set()
-        self.tasks: set[asyncio.Task[None]] = set()
-
-    async def start(self) -> int:
-        self.server = await asyncio.start_server(self._connect, "127.0.0.1")
-        return int(self.server.sockets[0].getsockname()[1])
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self.whole.wait()
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
-        for source, target in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.ensure_future(self._carry(source, target))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-
-    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await source.read(65536):
-                await self.whole.wait()
-                target.write(data)
-                await target.drain()
-        target.close()
-
-    async def close(self) -> None:
-        self.server.close()
-        for task in list(self.tasks):
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-
-
-def test_a_redis_behind_a_cut_wire_holds_nobody_up_and_no_day_is_overspent(alive: Servers) -> None:
-    """A partition: no connection is refused and none closed, and what was sent before arrives after."""
-
-    async def main() -> None:
-        wire = Wire(alive.redis_port)
-        port = await wire.start()
-        key = key_record("cut", name="cut", spend_per_day=100.0)
-        databases, ledgers = [], []
-        for number in range(2):  # the first alone is cut off
-            database = open_database(alive.postgres_url, flush_seconds=0.05)
-            await database.start()
-            url = f"redis://127.0.0.1:{alive.redis_port if number else port}/0?prefix=cut"
-            accounts = Ledger([key], database, shared_limits=url, grace=0.5)
-            await accounts.start()
-            databases.append(database)
-            ledgers.append(accounts)
-        here, there = ledgers
-        spent = await here.reserve(key, exactly(30.0))
-        assert isinstance(spent, Reservation)
-        wire.whole.clear()
-        here.settle(spent, "m", 30.0)
-        held = await asyncio.wait_for(here.reserve(key, exactly(40.0)), 30)
-        assert isinstance(held, Reservation)
-        here.settle(held, "m", 40.0)
-        for database in databases:
-            await flushed_at_last(database)
-        wire.whole.set()
-        await until(lambda: here.shared is not None and here.shared.fault is None)
-        granted = 70.0
-        for accounts in (there, here, there, here):
-            rest = await accounts.reserve(key, exactly(20.0))
-            granted += (rest.amount or 0.0) if isinstance(rest, Reservation) else 0.0
-        assert granted <= 100.0 + 1e-6
-        await close(databases, ledgers)
-        await wire.close()
 
     asyncio.run(main())
