@@ -21,6 +21,7 @@ from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.inference import P2L
 from p2l.model.checkpoint import local_folder, read_object
+from p2l.model.kept_votes import VOTES_FILE
 from p2l.model.model import P2LModel, write_folder
 from p2l.model.posterior import SHAPES, Posterior
 from p2l.model.tokenizer import load_tokenizer
@@ -224,8 +225,9 @@ def add_model(model: str, name: str, added: AddedRow, output: Path) -> None:
         if larger.posterior is not None:
             order = [larger.model_list.index(model_name) for model_name in names]
             _with_row(larger.posterior, added.row, order).save(unfinished)
-        if (folder / RECORD_FILE).is_file():
-            shutil.copyfile(folder / RECORD_FILE, unfinished / RECORD_FILE)
+        for file in (RECORD_FILE, VOTES_FILE):
+            if (folder / file).is_file():
+                shutil.copyfile(folder / file, unfinished / file)
 
     with atomic_path(output, directory=True) as unfinished:
         write_folder(unfinished, larger, tokenizer, model_list=names, add_files=add_files)

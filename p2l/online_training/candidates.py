@@ -120,10 +120,12 @@ def complete(
         facts = shrink(folder, arrived, held, device, weighted=weighted, is_new=is_new)
     if len(arrived) >= _FEWEST_VOTES_FOR_POSTERIOR:
         model = P2L.from_pretrained(folder, device=device, dtype=torch.float32)
-        posterior = fit_posterior(
+        fitted = fit_posterior(
             model.model, model.tokenizer, arrived, weighted=weighted, most_prompts=SAMPLE_PROMPTS_OF_TEXT_MODEL
         )
-        (posterior if is_new else posterior.without_shrinking()).save(folder)
+        if not is_new:
+            fitted = fitted._replace(posterior=fitted.posterior.without_shrinking())
+        fitted.save(folder)
     return facts
 
 

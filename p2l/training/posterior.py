@@ -34,6 +34,7 @@ from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
+from p2l.model.kept_votes import MOST_VALUES, VOTES_FILE, KeptVotes
 from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Posterior, PromptProcess, determined
 from p2l.model.reader import ReaderTokenizer, keep_states
@@ -43,6 +44,7 @@ from p2l.model.tokenizer import load_tokenizer
 from p2l.training.forecasts import ListedVotes, marginal_board
 from p2l.training.trainer import distinct
 from p2l.votes import VoteStore
+from p2l.votes.schema import hash_turns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -70,6 +72,20 @@ _UNREAD_SHARE = 0.9
 _KNOWN_WORDS_QUANTILE = 0.02
 _LEAST_KNOWN_WORDS = 0.2
 _TOKENS_PER_PASS = 8192
+_ROWS_THAT_TELL_COLUMNS = 500
+_VOTES_PER_READ = 4096
+# Columns that say what a vote is, not what its prompt is about.
+_COLUMNS_OF_A_VOTE = {
+    "prompt",
+    "model_a",
+    "model_b",
+    "winner",
+    "model_version",
+    "voter",
+    "user",
+    "source",
+    "question_id",
+}
 
 
 class KnownPrompts(NamedTuple):
@@ -83,6 +99,18 @@ class KnownPrompts(NamedTuple):
     """The words that they use, of a model of words."""
     encoded: bool = False
     """Whether a sentence encoder, which votes have not shaped, reads the prompts."""
+
+
+class FittedVotes(NamedTuple):
+    """What the votes of a trained model leave open, and the votes that this was fitted to."""
+
+    posterior: Posterior
+    votes: KeptVotes
+
+    def save(self, folder: Path) -> None:
+        """Write both files; a manifest comes after."""
+        self.posterior.save(folder)
+        self.votes.save(folder)
 
 
 class PlainVotes(NamedTuple):
@@ -127,7 +155,7 @@ def fit_posterior(
     *,
     weighted: bool = False,
     most_prompts: int | None = None,
-) -> Posterior:
+) -> FittedVotes:
     """Fit the posterior of a trained model, whose `posterior` is not used, to the votes that it was trained on.
 
     It reads some of the prompts again, by default as many as their reading is cheap, and takes seconds besides.
@@ -140,25 +168,51 @@ def fit_posterior(
     # Of votes that are spread over nodes, those of this one: prompts are dealt to nodes by chance.
     ids = np.sort(rng.permutation(len(votes) if held is None else np.flatnonzero(held))[:SAMPLE_VOTES])
     prompts, about = distinct(votes.prompts(ids))
-    order = rng.permutation(len(prompts))
+    hashes = np.array([hash_turns(list(turns)) for turns in prompts], dtype=np.uint64)
+    # By their hashes, which are as good as chance: two models of many votes then keep the same prompts.
+    order = np.argsort(hashes)
     known = _read(model, tokenizer, [list(prompts[n]) for n in order[:most]])
-    prompt, labels = _among(order[:most], about, votes.labels(ids))
+    rows, prompt = _among(order[:most], about)
+    labels = votes.labels(ids[rows])
     unshaped = None
     if not model.has_frozen_inputs:
-        rows = order[: most_prompts or SAMPLE_PROMPTS]
-        turns = [list(prompts[n]) for n in rows]
+        chosen = order[: most_prompts or SAMPLE_PROMPTS]
+        turns = [list(prompts[n]) for n in chosen]
         inputs, words = words_and_form(turns)
         usage = None if words is None else words.usage(turns)
-        unshaped = PlainVotes(inputs, *_among(rows, about, votes.labels(ids)), words, usage)
-    return posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped)
+        plain_rows, plain_prompt = _among(chosen, about)
+        unshaped = PlainVotes(inputs, plain_prompt, votes.labels(ids[plain_rows]), words, usage)
+    posterior = posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped)
+    weights = votes.weights(ids[rows]) if weighted else np.ones(len(rows))
+    kept = KeptVotes.of(votes.model_list, hashes[order[:most]], known.inputs, prompt, labels, weights, total=len(votes))
+    return FittedVotes(posterior, kept)
 
 
-def _among(rows: Ints, about: Ints, labels: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
-    """Return the votes on the prompts `rows`: which of these each is on, and its label; `about` is by all prompts."""
+def _columns(votes: VoteStore, ids: Ints, prompt: Ints) -> dict[str, list[str | None]]:
+    """Return the value of each prompt (Q,) in columns of text that have few values, by the first vote on it."""
+    first = ids[np.unique(prompt, return_index=True)[1]]
+    sample = votes.take(first[:_ROWS_THAT_TELL_COLUMNS]).to_pydict()
+    names = [
+        name
+        for name, texts in sample.items()
+        if name not in _COLUMNS_OF_A_VOTE
+        and all(text is None or isinstance(text, str) for text in texts)
+        and 1 < len(set(texts)) <= MOST_VALUES
+    ]
+    columns: dict[str, list[str | None]] = {name: [] for name in names}
+    for start in range(0, len(first) if names else 0, _VOTES_PER_READ):
+        batch = votes.take(first[start : start + _VOTES_PER_READ])
+        for name in names:
+            columns[name] += batch.column(name).to_pylist()
+    return columns
+
+
+def _among(prompts: Ints, about: Ints) -> tuple[Ints, Ints]:
+    """Return the rows of votes on some prompts, and which of these each is on; `about` are the prompts of all votes."""
     place = np.full(int(about.max(initial=0)) + 1, -1)
-    place[rows] = np.arange(len(rows))
-    within = place[about] >= 0
-    return place[about[within]], labels[within]
+    place[prompts] = np.arange(len(prompts))
+    rows = np.flatnonzero(place[about] >= 0)
+    return rows, place[about[rows]]
 
 
 def posterior_of(
@@ -204,8 +258,9 @@ def posterior_of(
 
 
 def write_posterior(folder: Path, votes: VoteStore, device: torch.device, *, weighted: bool = False) -> None:
-    """Fit the posterior of the model in `folder`, computing on `device`, and write it there; a manifest comes after."""
-    (folder / POSTERIOR_FILE).unlink(missing_ok=True)  # one of an older version could not even be loaded
+    """Write the posterior of the model in `folder`, fitted on `device`, and its votes; a manifest comes after."""
+    for name in (POSTERIOR_FILE, VOTES_FILE):  # those of an older version could not even be loaded
+        (folder / name).unlink(missing_ok=True)
     model = P2LModel.from_pretrained(folder).to(device)
     tokenizer = load_tokenizer(folder, cls_token_if_none=None, pad_token_if_none=None)
     tokenizer.limit(model.num_embeddings, folder)
