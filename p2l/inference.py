@@ -35,6 +35,7 @@ from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import digests_of, joint_revision, local_folder
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
 from p2l.model.encoding import Prompt as Prompt
+from p2l.model.kept_votes import KeptVotes
 from p2l.model.model import P2LModel
 from p2l.model.tokenizer import load_tokenizer
 from p2l.public import PUBLIC
@@ -246,16 +247,11 @@ class P2L:
         return None if self.model.posterior is None else self.model.posterior.basis.cpu().numpy()
 
     @cached_property
-    def own_variances(self) -> Floats:
-        """The part (R,) of each component's variance that is a prompt's own, independent of that of other prompts.
-
-        A component that no vote determines further (the level of one leaderboard) is shared by all prompts.
-        """
-        posterior = self.model.posterior
-        if posterior is None:
-            return np.zeros(0, dtype=np.float32)
-        own = torch.where(posterior.kept.abs().sum(1) > 0, posterior.least, torch.zeros(()))
-        return np.asarray(own.cpu().numpy())
+    def kept_votes(self) -> KeptVotes | None:
+        """The votes that the model's folder keeps; None for one that keeps none, CheckpointError if damaged."""
+        kept = None if self._folder is None else KeptVotes.load(self._folder)
+        # A model that was added later has no votes there.
+        return None if kept is None else kept.with_models(self.model_list)
 
     @cached_property
     def revision(self) -> str:
@@ -301,6 +297,30 @@ class P2L:
         """Encode prompts, each the list of its user turns; InputError as `check_turns`."""
         encodings = self.tokenizer.encode(prompts)
         return encodings if self.model.posterior is None else self.model.posterior.with_known(prompts, encodings)
+
+    def inputs(self, prompts: Sequence[Prompt], *, max_batch_tokens: int = 32_768) -> Floats:
+        """Return what tells prompts apart (n, F): a reader's inputs, the hidden states of any other backbone."""
+        encoded = self.encode([check_turns(prompt, number) for number, prompt in enumerate(prompts)])
+        packed = backbones.get(self.model.record.model_type).packs
+        rows_of_batches = plan_batches([len(one.ids) for one in encoded], max_tokens=max_batch_tokens, packed=packed)
+        parts = list[Floats]()
+        order = list[int]()
+        for rows in rows_of_batches:
+            batch = collate([encoded[row] for row in rows], self.tokenizer.pad_token_id, packed=packed)
+            with torch.inference_mode():
+                parts.append(self.model.read(to_device(batch, self.device))[1].float().cpu().numpy())
+            order += rows
+        return np.concatenate(parts)[np.argsort(order)]
+
+    def mean_variances(self, inputs: Floats) -> Floats:
+        """Return the variance (R,) of each component's mean over prompts, by their `inputs` (n, F).
+
+        The covariance of the mean of the prompts' true coefficients is basis @ diag(variances) @ basis.T. InputError
+        for a model without posterior.
+        """
+        if self.model.posterior is None:
+            raise InputError(NO_POSTERIOR)
+        return self.model.posterior.mean_variances(torch.from_numpy(inputs).to(self.device)).cpu().numpy()
 
     def answer(self, encoded: Sequence[Encoding], *, max_batch_tokens: int = 32_768) -> Prediction:
         """Predict encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""

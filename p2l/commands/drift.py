@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if args.votes is not None:
         drift = _of_votes(args)
     else:
-        from p2l.insight.drift import drift_of_models
+        from p2l.insight.drift_models import drift_of_models
 
         prompts, by = _with_clusters(args, args.prompts)
         changes = drift_of_models(args.a, args.b, prompts, by=by, least=args.min_prompts, quiet=args.quiet)

@@ -178,10 +178,27 @@ class Posterior(nn.Module):
 
     def place(self, inputs: Tensor) -> Place:
         """Return where the inputs (B, F) of prompts lie among the points."""
-        scaled = (inputs.float() - self.centre) * self.scale
-        distances = (scaled**2).sum(1, keepdim=True) + (self.points**2).sum(1) - 2.0 * scaled @ self.points.T
-        distances = distances.clamp_min(0.0)
+        distances = self._distances((inputs.float() - self.centre) * self.scale)
         return Place(((-0.5 * distances).exp() @ self.axes) ** 2, distances.amin(1).sqrt())
+
+    def _distances(self, scaled: Tensor) -> Tensor:
+        """Return the squared distance (B, K) of scaled inputs from each point."""
+        distances = (scaled**2).sum(1, keepdim=True) + (self.points**2).sum(1) - 2.0 * scaled @ self.points.T
+        return distances.clamp_min(0.0)
+
+    def mean_variances(self, inputs: Tensor) -> Tensor:
+        """Return the variance (R,) of the mean of each component over some prompts, by their inputs (B, F).
+
+        The mean over all prompts is what one leaderboard tells, and has a component of its own. Beside it only how
+        these prompts differ from those of the votes is uncertain, and each prompt's own part, which averages out.
+        """
+        scaled = (inputs.float() - self.centre) * self.scale
+        values, usual = ((-0.5 * self._distances(at)).exp() @ self.axes for at in (scaled, self.points))
+        apart = (values.mean(0) - usual.mean(0)) ** 2
+        shared = (1.0 - self.kept).clamp_min(0.0) @ apart
+        single = torch.maximum(self.offset - (values**2).mean(0) @ self.kept.T, self.least)
+        is_board = self.least >= self.offset  # all of it is left in any prompt, since all prompts share it
+        return torch.where(is_board, self.offset, shared + single / len(inputs))
 
     def variances(self, place: Place, trust: Tensor) -> Tensor:
         """Return the variance (B, R) of each component."""

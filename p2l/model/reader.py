@@ -398,7 +398,7 @@ def pretrained(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
 
 
 def keep_states(model: nn.Module) -> None:
-    """Look up states that were computed before, and keep those that are new; only training asks for it."""
+    """Look up states that were computed before, and keep those that are new, as training and `p2l drift` do."""
     if isinstance(model, ReaderBackbone) and model.config.frozen and model.encoder is not None and model.cache is None:
         model.cache = StateCache.open(model.fingerprint(), len(model.state_mean))
 

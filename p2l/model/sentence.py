@@ -4,8 +4,8 @@ A folder of sentence-transformers has its pooling in modules.json; any other fol
 mean.
 
 A state is computed once and kept in a file for each encoder, under the digest of its tokens: `P2L_CACHE` names the
-folder (by default `~/.cache/p2l`), which holds at most `P2L_CACHE_MB` megabytes for each encoder (2,000; 0: none). Only
-training reads and writes it.
+folder (by default `~/.cache/p2l`), which holds at most `P2L_CACHE_MB` megabytes for each encoder (2,000; 0: none).
+Training, `p2l drift` and `p2l explain` read and write it.
 
 Shapes: N prompts, D width of a state.
 """

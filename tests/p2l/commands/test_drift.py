@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -16,7 +17,8 @@ from numpy.testing import assert_allclose
 from p2l.commands.drift import main
 from p2l.common.errors import InputError
 from p2l.common.report.reports import report_page
-from p2l.insight.drift import Drift, DriftCell, Measured, adjusted, drift_of_models, judge
+from p2l.insight.drift import Drift, DriftCell, Measured, adjusted, judge
+from p2l.insight.drift_models import drift_of_models
 from p2l.insight.drift_report import drift_report
 from p2l.insight.drift_votes import between_times, between_versions, drift_of_votes
 from p2l.leaderboard.board import POINTS_PER_LOGIT
@@ -172,6 +174,7 @@ def test_a_page_of_names_that_are_no_names_is_text() -> None:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Two models, of which the second thinks less of cat where bees are mentioned; and prompts."""
+    from p2l.inference import P2L
     from p2l.model.model import P2LModel
     from p2l.model.tokenizer import load_tokenizer
 
@@ -179,9 +182,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     before = make_model(root / "before", names=["ant", "bee", "cat", "dog"])
     tokenizer = load_tokenizer(before)
     later = P2LModel.from_pretrained(before)
-    import torch
-
-    from p2l.inference import P2L
 
     rows: list[dict[str, object]] = [{"prompt": f"{text} {'and ' * (n % 5)}", "topic": topic} for n in range(60)
             for topic, text in (("bees", "write a poem about bees"), ("sums", "what is 2 plus 2"))]  # fmt: skip
@@ -225,50 +225,117 @@ def test_a_model_has_not_drifted_from_itself(pair: tuple[Path, Path, Path]) -> N
     assert {(cell.change, cell.p, cell.verdict) for cell in cells} == {(0.0, 1.0, "")}
 
 
-def test_the_noise_of_training_is_no_drift_where_posteriors_tell_it(
+def write_kept(folder: Path, votes: list[dict[str, Any]]) -> str:
+    """Give a model folder these votes, as training does at its end."""
+    columns = ("prompt", "model_a", "model_b", "winner")
+    rows: list[dict[str, object]] = [{name: row[name] for name in columns} for row in votes]
+    file = write_votes(folder.with_name(f"{folder.name}.jsonl"), rows)
+    with open_votes(str(file), model_list=sorted(MODELS)) as store:
+        write_posterior(folder, store, torch.device("cpu"), weighted=False)
+    return str(folder)
+
+
+def sides(pair: tuple[Path, Path, Path], tmp_path: Path, *votes: list[dict[str, Any]]) -> tuple[list[str], str]:
+    """Two folders of the same weights that keep different votes, and the prompts of all votes with their topics."""
+    folders = []
+    for number, rows in enumerate(votes):
+        folder = Path(shutil.copytree(pair[0], tmp_path / f"side-{number}"))
+        (folder / "manifest.json").unlink(missing_ok=True)
+        folders.append(write_kept(folder, rows))
+    prompts = [{"prompt": row["prompt"], "topic": row["topic"]} for rows in votes for row in rows]
+    return folders, str(write_votes(tmp_path / "asked.jsonl", prompts))
+
+
+def test_votes_behind_two_models_tell_a_fall_on_one_topic_in_full(
     pair: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Coefficients differ by what a few votes leave open: prompts alone call it a change, the posterior does not."""
-    import torch
+    rows = vote_rows(3600)
+    folders, prompts = sides(pair, tmp_path, rows[:1800], rows[1800:])
+    out = tmp_path / "d.json"
+    text = run(capsys, *folders, "--prompts", prompts, "--by", "topic", "--json", out)
+    found = changed(out)
+    assert ("fell", "cat", "sql") in found
+    assert {category for _, _, category in found} <= {"sql", "all"}
+    cells = {(cell["category"], cell["model"]): cell for cell in json.loads(out.read_text())["cells"]}
+    sql = cells["sql", "cat"]
+    fall = -1.5 * POINTS_PER_LOGIT * 3 / 4  # against the mean of four models, of which it is one
+    assert sql["lower"] < 0.95 * fall < sql["upper"] < 0
+    assert sql["rate_after"] < 0.35 < 0.4 < sql["rate_before"]
+    assert sum(cell["change"] for (category, _), cell in cells.items() if category == "sql") == pytest.approx(0)
+    assert "1,800 of 1,800 votes before and 1,800 of 1,800 votes after" in text
 
-    from p2l.inference import P2L
+
+def test_votes_that_hold_the_column_need_no_prompt_of_theirs_asked(
+    pair: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Prompts of no vote are asked about, and their places tell nothing: the votes' own column does."""
+    rows = vote_rows(3600)
+    columns = ("prompt", "model_a", "model_b", "winner", "topic")
+    folders = []
+    for number, half in enumerate((rows[:1800], rows[1800:])):
+        folder = Path(shutil.copytree(pair[0], tmp_path / f"side-{number}"))
+        file = write_votes(tmp_path / f"{number}.jsonl", [{name: row[name] for name in columns} for row in half])
+        with open_votes(str(file), model_list=sorted(MODELS)) as store:
+            write_posterior(folder, store, torch.device("cpu"), weighted=False)
+        folders.append(str(folder))
+    asked: list[dict[str, object]] = [{"prompt": f"other {n}", "topic": TOPICS[n % 3]} for n in range(90)]
+    prompts = str(write_votes(tmp_path / "asked.jsonl", asked))
+    cells = judge(drift_of_models(*folders, prompts, by=["topic"]).measured, level=0.95, fdr=0.05)
+    assert ("fell", "cat", "sql") in {(cell.verdict, cell.model, cell.category) for cell in cells}
+    assert not any(cell.verdict for cell in cells if cell.category in ("poetry", "law"))
+
+
+def test_a_model_that_goes_on_learning_is_compared_by_its_new_votes(
+    pair: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    rows = vote_rows(1800)
+    folders, prompts = sides(pair, tmp_path, rows[:900], rows)
+    apart, prompts_apart = sides(pair, tmp_path / "apart", rows[:900], rows[900:])
+    either = [drift_of_models(*names, asked, by=["topic"]).measured
+              for names, asked in ((folders, prompts), (apart, prompts_apart))]  # fmt: skip
+    assert_allclose([cell.change for cell in either[0]], [cell.change for cell in either[1]], atol=0.02)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_between_votes_of_one_truth_next_to_nothing_is_found(
+    pair: tuple[Path, Path, Path], tmp_path: Path, seed: int
+) -> None:
+    rows = vote_rows(2400, drop=0.0, seed=seed)
+    folders, prompts = sides(pair, tmp_path, rows[:1200], rows[1200:])
+    cells = judge(drift_of_models(*folders, prompts, by=["topic"]).measured, level=0.95, fdr=0.05)
+    assert len(cells) == 16
+    assert not any(cell.verdict for cell in cells)
+    assert sum(cell.p < 0.05 for cell in cells) <= 4
+
+
+def test_two_trainings_on_the_same_votes_are_no_drift(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
     from p2l.model.checkpoint import edit_weights
 
-    before, _, prompts = pair
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        shutil.copytree(before, folder)
-        (folder / "manifest.json").unlink(missing_ok=True)
-    shift = torch.tensor([0.2, -0.2, 0.1, -0.1])
-    edit_weights(folders[1], {"head.head.bias": lambda bias: bias.add_(shift)})
-    plain = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5)
-    assert all(cell.verdict for cell in judge(plain.measured, level=0.95, fdr=0.05))
-    assert "warning" in plain.notes[0]
-    main([*map(str, folders), "--prompts", str(prompts), "--by", "topic", "--min-prompts", "5", "--quiet"])
-    assert "\nwarning: intervals are over prompts alone" in capsys.readouterr().out
-    asked = [json.loads(line)["prompt"] for line in prompts.read_text(encoding="utf-8").splitlines()]
-    rng = np.random.default_rng(0)
-    rows = [
-        {"prompt": asked[n % len(asked)], "model_a": MODELS[a], "model_b": MODELS[b], "winner": "model_a"}
-        for n, (a, b) in enumerate(rng.permuted(np.tile(np.arange(4), (200, 1)), axis=1)[:, :2].tolist())
-    ]
-    with open_votes(str(write_votes(tmp_path / "votes.jsonl", rows)), model_list=MODELS) as votes:
-        for folder in folders:
-            write_posterior(folder, votes, torch.device("cpu"), weighted=False)
-            one_sided = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5).notes[0]
-            assert (f"warning: {folders[1]} has no posterior" in one_sided) == (folder == folders[0])
-    held = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5)
-    assert not any(cell.verdict for cell in judge(held.measured, level=0.95, fdr=0.05))
-    assert "warning" not in held.notes[0]
-    assert P2L.from_pretrained(folders[0], device="cpu").own_variances.shape == (
-        P2L.from_pretrained(folders[0], device="cpu").basis.shape[1],  # type: ignore[union-attr]
-    )
-    # A change that is much larger than the noise is found in spite of it.
-    edit_weights(folders[1], {"head.head.bias": lambda bias: bias.add_(torch.tensor([0.0, 0.0, -4.0, 0.0]))})
-    cells = judge(
-        drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5).measured, level=0.95, fdr=0.05
-    )
-    assert {cell.verdict for cell in cells if cell.model == MODELS[2]} == {"fell"}
+    rows = vote_rows(1200)
+    folders, prompts = sides(pair, tmp_path, rows, rows)
+    edit_weights(Path(folders[1]), {"head.head.bias": lambda bias: bias.add_(torch.tensor([0.2, -0.2, 0.1, -0.1]))})
+    found = drift_of_models(*folders, prompts, by=["topic"])
+    assert {round(cell.change, 9) for cell in found.measured} == {0.0}
+    assert not any(cell.verdict for cell in judge(found.measured, level=0.95, fdr=0.05))
+
+
+def test_a_folder_without_votes_is_compared_by_its_predictions_with_a_warning(
+    pair: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders, prompts = sides(pair, tmp_path, vote_rows(600))
+    text = run(capsys, folders[0], pair[1], "--prompts", prompts)
+    assert f"warning: {pair[1]} does not keep its votes, so that intervals are over prompts alone" in text
+    assert "p2l posterior" in text
+
+
+def test_models_with_few_votes_are_left_out_and_told(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    rows = [row for row in vote_rows(2400, drop=0.0) if "dog" not in (row["model_a"], row["model_b"])]
+    few = [row | {"model_a": "dog", "prompt": f"law of dogs {n}", "topic": "law"} for n, row in enumerate(rows[:5])]
+    few = [row for row in few if row["model_b"] != "dog"]
+    folders, prompts = sides(pair, tmp_path, rows[:800] + few, rows[800:])
+    found = drift_of_models(*folders, prompts)
+    assert {cell.model for cell in found.measured} == {"ant", "bee", "cat"}
+    assert any("votes on fewer than 20 prompts" in note for note in found.notes)
 
 
 def test_models_of_one_side_only_are_named_and_left_out(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:
