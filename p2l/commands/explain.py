@@ -133,6 +133,7 @@ def _explained(args: argparse.Namespace) -> Explanation:
         clusters=args.clusters,
         by=args.by,
         rules=Rules(args.level, args.fdr, args.least_change, args.min_prompts),
+        votes=answers.votes,
         seed=args.seed,
     )
     if args.votes is None:

@@ -16,11 +16,14 @@ import numpy.typing as npt
 from p2l.batch_inference.json_arrays import HIDDEN, records_of
 from p2l.common.cli import counted, listed, nearest, progress
 from p2l.common.errors import InputError
+from p2l.insight.kept_boards import VotesOnPrompts
 from p2l.insight.strengths import Explanation, Observed, Strength, VoteAgreement
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.newton import Prior
+from p2l.likelihood import Likelihood
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json
+from p2l.model.kept_votes import KeptVotes
 from p2l.votes.reading import open_vote_source
 from p2l.votes.rows import RawBatch, Source
 from p2l.votes.schema import hash_turns
@@ -45,6 +48,8 @@ class LabelledAnswers:
     gamma: Floats | None
     texts: list[list[str]]
     embeddings: Floats | None = None
+    votes: VotesOnPrompts | None = None
+    """Votes that the model keeps, with these prompts."""
 
 
 def ask(
@@ -56,8 +61,11 @@ def ask(
     """
     from p2l.batch_inference.prompts import as_turns, open_prompts
     from p2l.inference import P2L
+    from p2l.model.reader import keep_states
 
     data, p2l = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
+    keep_states(p2l.model.model)  # prompts are read twice: for coefficients, and for their places among the votes'
+    kept, places = p2l.kept_votes, list[Floats]()
     # A file that p2l eval wrote may hold hidden states already, perhaps of another model.
     asks_for_hidden = embeddings == HIDDEN and HIDDEN not in data.source.columns
     column = None if asks_for_hidden else embeddings
@@ -68,6 +76,7 @@ def ask(
         for _, rows in data.tables():
             turns = as_turns(rows.column("prompt")).to_pylist()
             predictions.append(p2l.predict(turns, hidden=asks_for_hidden))
+            places += [] if kept is None else [kept.place(p2l.inputs(turns)).astype(np.float64)]
             texts += turns
             vectors += [] if column is None else rows.column(column).to_pylist()
             bar.update(len(turns))
@@ -86,7 +95,18 @@ def ask(
         gamma=joined("gamma"),
         texts=texts,
         embeddings=_matrix(vectors, f"{prompts}: column {column!r}") if vectors else joined("hidden"),
+        votes=_votes_on(kept, p2l.likelihood, texts, places),
     )
+
+
+def _votes_on(
+    kept: KeptVotes | None, likelihood: Likelihood, texts: Sequence[list[str]], places: Sequence[Floats]
+) -> VotesOnPrompts | None:
+    """Return the votes that a model keeps with the prompts asked about, by their places; None where it keeps none."""
+    if kept is None or not len(kept):
+        return None
+    hashes = np.array([hash_turns(turns) for turns in texts], dtype=np.uint64)
+    return VotesOnPrompts(kept, likelihood, hashes, np.concatenate(places))
 
 
 def kinds_of_prompts(model: str, texts: Sequence[list[str]]) -> Callable[[Sequence[list[str]]], list[str]]:

@@ -208,7 +208,7 @@ def differences_table(cells: Sequence[Strength | str], level: float) -> Table:
         Column("Model", number=False),
         Column("Expected", number=False),
         Column("Cluster", number=False, wide=True),
-        Column("Points", 0, f"against overall, with {level:.0%} interval over prompts", scale),
+        Column("Points", 0, f"against overall, with {level:.0%} interval", scale),
         Column(f"{level:.0%} interval"),
         Column("Rank here", 0),
         Column("Overall", 0, "rank over all prompts"),
@@ -337,7 +337,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
         ("prompts come into clusters by", explanation.by),
         ("least change", f"{explanation.least_change:g} points"),
         ("false discovery rate", f"{explanation.fdr:.0%}"),
-        ("intervals", f"{explanation.level:.0%}, over prompts"),
+        ("intervals", f"{explanation.level:.0%}"),
         ("seed", str(explanation.seed)),
     ]
 

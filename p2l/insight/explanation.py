@@ -23,6 +23,7 @@ from p2l.common.cli import counted
 from p2l.common.errors import InputError
 from p2l.common.text_table import cut
 from p2l.insight import terms as kinds
+from p2l.insight.kept_boards import VotesOnPrompts
 from p2l.insight.strengths import Cluster, Explanation, PromptAnswers, Rules, centred, measure
 from p2l.insight.terms import Places, Terms, count_terms, learn_places, typical_terms
 from p2l.likelihood import Likelihood
@@ -81,6 +82,7 @@ def explain(
     clusters: int | None = None,
     by: str | None = None,
     rules: Rules | None = None,
+    votes: VotesOnPrompts | None = None,
     seed: int = 0,
 ) -> Explanation:
     """Find kinds of prompts, and how much better or worse each model is on them than overall.
@@ -94,11 +96,12 @@ def explain(
         clusters: their number; by default as `p2l.insight.terms` says.
         by: how measured prompts come into clusters: `words` (the default with texts), or `nearest` centre.
         rules: when a change counts.
+        votes: those that the model keeps, with the N prompts: what strengths are measured by.
         seed: of the halves, the sample that is clustered, and the bootstrap.
     """
     rules, rng, likely = rules or Rules(), np.random.default_rng(seed), likelihoods.get(likelihood)
     by = by or ("nearest" if texts is None else "words")
-    prompts = _different(_checked(coefs, eta, gamma, models, likely), texts, embeddings)
+    prompts = _different(replace(_checked(coefs, eta, gamma, models, likely), votes=votes), texts, embeddings)
     _check_number(len(prompts.points), clusters, rules.least_prompts)
     order = rng.permutation(len(prompts.points))
     first, second = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
@@ -126,7 +129,7 @@ def explain(
         places=clustering.places,
         known=_known(prompts, second, cluster),
     )
-    return replace(explanation, notes=tuple(_notes(explanation, rules)))
+    return replace(explanation, notes=(*_notes(explanation, rules), _source_note(votes)))
 
 
 def _recovered(prompts: _DifferentPrompts, clustering: _Clustering, rows: Ints) -> float | None:
@@ -272,5 +275,17 @@ def _notes(explanation: Explanation, rules: Rules) -> list[str]:
         notes.append(
             "Prompts came into clusters by what is said of them: a change is then in part how the clusters were made."
         )
-    notes.append("Intervals are over prompts; the model's coefficients are taken as exact. Only votes can test them.")
     return notes
+
+
+def _source_note(votes: VotesOnPrompts | None) -> str:
+    """Say what changes and intervals come from."""
+    if votes is None:
+        return (
+            "Intervals are over prompts; the model's coefficients, which are shrunk, are taken as exact: changes are "
+            "too small, and only votes can test them."
+        )
+    number = f"{len(votes.kept):,} of the {counted(votes.kept.total, 'vote')}"
+    return (
+        f"Changes and intervals are those that {number} of the model's training show; clusters are by its predictions."
+    )

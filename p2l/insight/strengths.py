@@ -1,10 +1,12 @@
 """How each model does on each kind of prompts, against how it does overall, with intervals over prompts.
 
-A model's strength on a prompt is its coefficient less the mean of the M models; its change in a cluster is the mean of
-that over the cluster's prompts less the mean over all. The bootstrap draws prompts for the cluster and for the whole
-together; beyond 2,048 prompts it draws as many random groups of them, as `p2l.common.bootstrap` does.
+A model's strength is its coefficient less the mean of the M models; its change in a cluster is its strength there less
+that over all prompts. Strengths come from the votes that a model keeps, with the error that these leave. Without votes
+they are means of its predictions, which are shrunk, with intervals over prompts alone: the bootstrap draws prompts for
+the cluster and for the whole together; beyond 2,048 prompts it draws as many random groups of them, as
+`p2l.common.bootstrap` does.
 
-Shapes: N prompts, M models, K clusters, G groups of prompts, R replicates.
+Shapes: N prompts, M models, K clusters, k of them measured, G groups of prompts, R replicates.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy.typing as npt
 from p2l.common.bootstrap import MAX_GROUPS, limits
 from p2l.common.files import no_nan
 from p2l.insight.drift import adjusted, p_values
+from p2l.insight.kept_boards import VotesOnPrompts
 from p2l.insight.terms import Places, centre_of, members
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.likelihood import Likelihood, win_rates
@@ -170,16 +173,18 @@ class Explanation:
 
 @dataclass(frozen=True)
 class PromptAnswers:
-    """Predictions for N prompts: coefs (N, M), eta and gamma (N,) or None."""
+    """Predictions for N prompts: coefs (N, M), eta and gamma (N,) or None; and votes that tell categories of them."""
 
     coefs: Floats
     eta: Floats | None
     gamma: Floats | None
+    votes: VotesOnPrompts | None = None
 
     def of(self, rows: Ints) -> PromptAnswers:
         """Return some of the prompts."""
         eta, gamma = (None if values is None else values[rows] for values in (self.eta, self.gamma))
-        return PromptAnswers(self.coefs[rows], eta, gamma)
+        votes = None if self.votes is None else self.votes.of(rows)
+        return PromptAnswers(self.coefs[rows], eta, gamma, votes)
 
     def means(self, cluster: Ints, clusters: int) -> tuple[Floats, Floats | None, Floats | None]:
         """Return mean coefs (K, M), eta and gamma (K,) of each cluster."""
@@ -200,6 +205,52 @@ class Rules:
     least_prompts: int = 20
 
 
+@dataclass(frozen=True)
+class _Boards:
+    """The leaderboards of k measured clusters and of everything, and R draws of what they might have been."""
+
+    inside: Floats
+    """(k, M)"""
+    overall: Floats
+    """(M,)"""
+    rates: Floats
+    """(k, M) win rates"""
+    overall_rates: Floats
+    """(M,)"""
+    drawn: Floats
+    """(R, k, M)"""
+    drawn_overall: Floats
+    """(R, M)"""
+    prompts: Floats
+    """(k, M) that each coefficient rests on."""
+
+    def changes(self, rules: Rules) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return the changes, ends of their intervals, and standard errors (k, M).
+
+        A change is against the mean change of the models that a cluster says enough of.
+        """
+        field = (self.prompts >= rules.least_prompts).astype(np.float64)
+        field[field.sum(axis=1) < 2] = 1.0
+        field /= field.sum(axis=1, keepdims=True)
+
+        def against_field(change: Floats) -> Floats:
+            return np.asarray(change - (change * field).sum(axis=-1, keepdims=True))
+
+        drawn = against_field(self.drawn - self.drawn_overall[:, None])
+        drawn[:, np.isnan(drawn).all(axis=0)] = 0.0
+        return against_field(self.inside - self.overall), *limits(drawn, rules.level), np.nanstd(drawn, axis=0, ddof=1)
+
+    def rank_limits(self, level: float) -> tuple[Ints, Ints]:
+        """Return ends of the intervals (k, M) of the places in each cluster."""
+        ranks = np.empty(self.drawn.shape, dtype=np.int16)
+        for start in range(0, len(ranks), _REPLICATES_PER_BLOCK):
+            block = slice(start, start + _REPLICATES_PER_BLOCK)
+            ranks[block] = _ranks(np.nan_to_num(self.drawn[block]))
+        tail = (1 - level) / 2
+        lower, upper = np.quantile(ranks, [tail, 1 - tail], axis=0, method="nearest")
+        return lower.astype(np.int64), upper.astype(np.int64)
+
+
 def measure(
     answers: PromptAnswers,
     cluster: Ints,
@@ -210,41 +261,37 @@ def measure(
     rng: np.random.Generator,
 ) -> list[Strength]:
     """Return a cell for each model and each cluster with enough prompts; clusters (N,) refer to `names`."""
-    strength = centred(answers.coefs)
     sizes = np.bincount(cluster, minlength=len(names))
     measured = [int(k) for k in np.argsort(-sizes, kind="stable") if sizes[k] >= rules.least_prompts]
     if not measured:
         return []
-    draws = _Draws(strength, cluster, len(names), rng)
-    coefs, eta, gamma = answers.means(cluster, len(names))
-    all_coefs, all_eta, all_gamma = answers.means(np.zeros_like(cluster), 1)
-    inside, overall = centred(coefs), strength.mean(axis=0)
-    change = inside - overall
-    lower, upper, error = draws.changes(rules.level)
-    rank_lower, rank_upper = draws.ranks(rules.level)
-    freedom = np.float64(sizes[measured][:, None] - 1)
-    p = p_values(change[measured], error[measured], freedom, rules.least_change)
+    if answers.votes is None:
+        boards = _of_predictions(answers, cluster, measured, len(names), likelihood, rng)
+    else:
+        boards = _of_votes(answers.votes, cluster, measured, models, rng)
+    change, lower, upper, error = boards.changes(rules)
+    rank_lower, rank_upper = boards.rank_limits(rules.level)
+    p = p_values(change, error, np.maximum(boards.prompts - 1.0, 1.0), rules.least_change)
+    p[boards.prompts < rules.least_prompts] = 1.0
     q = adjusted(p.ravel()).reshape(p.shape)
-    rates = win_rates(coefs, likelihood, eta, gamma)
-    overall_rates = win_rates(all_coefs, likelihood, all_eta, all_gamma)[0]
-    ranks, overall_ranks = _ranks(inside), _ranks(overall)
+    ranks, overall_ranks = _ranks(boards.inside), _ranks(boards.overall)
     return [
         Strength(
             cluster=names[k],
             model=model,
             prompts=int(sizes[k]),
-            change=float(POINTS_PER_LOGIT * change[k, m]),
-            lower=float(POINTS_PER_LOGIT * lower[k, m]),
-            upper=float(POINTS_PER_LOGIT * upper[k, m]),
-            rank=int(ranks[k, m]),
-            rank_lower=int(rank_lower[k, m]),
-            rank_upper=int(rank_upper[k, m]),
+            change=float(POINTS_PER_LOGIT * change[row, m]),
+            lower=float(POINTS_PER_LOGIT * lower[row, m]),
+            upper=float(POINTS_PER_LOGIT * upper[row, m]),
+            rank=int(ranks[row, m]),
+            rank_lower=int(rank_lower[row, m]),
+            rank_upper=int(rank_upper[row, m]),
             overall_rank=int(overall_ranks[m]),
-            win_rate=float(rates[k, m]),
-            overall_win_rate=float(overall_rates[m]),
+            win_rate=float(boards.rates[row, m]),
+            overall_win_rate=float(boards.overall_rates[m]),
             p=float(p[row, m]),
             q=float(q[row, m]),
-            verdict="" if q[row, m] > rules.fdr else "better" if change[k, m] > 0 else "worse",
+            verdict="" if q[row, m] > rules.fdr else "better" if change[row, m] > 0 else "worse",
         )
         for row, k in enumerate(measured)
         for m, model in enumerate(models)
@@ -261,36 +308,57 @@ def _ranks(strength: Floats) -> Ints:
     return np.argsort(np.argsort(-strength, axis=-1, kind="stable"), axis=-1, kind="stable") + 1
 
 
-class _Draws:
-    """Means of each cluster and of everything over R draws of prompts."""
+def _of_votes(
+    votes: VotesOnPrompts, cluster: Ints, measured: Sequence[int], models: Sequence[str], rng: np.random.Generator
+) -> _Boards:
+    """Return the leaderboards that votes give; draws move every kept prompt's share in them at random, all together."""
+    columns = [votes.kept.models.index(model) for model in models]
+    boards = [
+        votes.board(rows) for rows in [np.arange(len(cluster)), *(np.flatnonzero(cluster == k) for k in measured)]
+    ]
+    coefs = np.stack([board.coefs[columns] for board in boards])
+    drawn = np.empty((_REPLICATES, *coefs.shape))
+    signs = rng.normal(size=(_REPLICATES, len(votes.kept.hashes)))
+    for place, board in enumerate(boards):
+        of_prompts, of_prior = np.split(board.influences[:, columns], [len(votes.kept.hashes)])
+        apart = rng.normal(size=(_REPLICATES, len(of_prior))) @ of_prior
+        drawn[:, place] = coefs[place] + signs @ of_prompts + apart
+    rates = np.stack([board.rates[columns] for board in boards])
+    prompts = np.stack([board.prompts[columns] for board in boards])
+    return _Boards(coefs[1:], coefs[0], rates[1:], rates[0], drawn[:, 1:], drawn[:, 0], prompts[1:])
 
-    def __init__(self, strength: Floats, cluster: Ints, clusters: int, rng: np.random.Generator) -> None:
-        number, self.models = strength.shape
-        self.clusters = clusters
-        groups = min(number, MAX_GROUPS)
-        group = rng.permutation(number) % groups
-        cells = members(group * clusters + cluster, groups * clusters)
-        sums = np.asarray(cells @ strength).reshape(groups, clusters * self.models)
-        sizes = np.asarray(cells.sum(axis=1)).reshape(groups, clusters)
-        times = rng.multinomial(groups, np.full(groups, 1 / groups), size=_REPLICATES).astype(np.float64)
-        drawn = (times @ sums).reshape(_REPLICATES, clusters, self.models)
-        counts = times @ sizes
-        self.overall = drawn.sum(axis=1) / counts.sum(axis=1)[:, None]
-        with np.errstate(invalid="ignore"):
-            self.inside = drawn / counts[:, :, None]  # NaN where none of a small cluster was drawn
 
-    def changes(self, level: float) -> tuple[Floats, Floats, Floats]:
-        """Return ends of the intervals and standard errors (K, M) of the changes."""
-        change = self.inside - self.overall[:, None]
-        change[:, np.isnan(change).all(axis=0)] = 0.0
-        return *limits(change, level), np.nanstd(change, axis=0, ddof=1)
-
-    def ranks(self, level: float) -> tuple[Ints, Ints]:
-        """Return ends of the intervals (K, M) of the places in each cluster."""
-        ranks = np.empty(self.inside.shape, dtype=np.int16)
-        for start in range(0, len(ranks), _REPLICATES_PER_BLOCK):
-            block = slice(start, start + _REPLICATES_PER_BLOCK)
-            ranks[block] = _ranks(np.nan_to_num(self.inside[block]))
-        tail = (1 - level) / 2
-        lower, upper = np.quantile(ranks, [tail, 1 - tail], axis=0, method="nearest")
-        return lower.astype(np.int64), upper.astype(np.int64)
+def _of_predictions(
+    answers: PromptAnswers,
+    cluster: Ints,
+    measured: Sequence[int],
+    clusters: int,
+    likelihood: Likelihood,
+    rng: np.random.Generator,
+) -> _Boards:
+    """Return the means of the predictions, over R draws of prompts: of a cluster's and of all together."""
+    strength = centred(answers.coefs)
+    number, models = strength.shape
+    groups = min(number, MAX_GROUPS)
+    group = rng.permutation(number) % groups
+    cells = members(group * clusters + cluster, groups * clusters)
+    sums = np.asarray(cells @ strength).reshape(groups, clusters * models)
+    sizes = np.asarray(cells.sum(axis=1)).reshape(groups, clusters)
+    times = rng.multinomial(groups, np.full(groups, 1 / groups), size=_REPLICATES).astype(np.float64)
+    drawn = (times @ sums).reshape(_REPLICATES, clusters, models)
+    counts = times @ sizes
+    overall = drawn.sum(axis=1) / counts.sum(axis=1)[:, None]
+    with np.errstate(invalid="ignore"):
+        inside = drawn / counts[:, :, None]  # NaN where none of a small cluster was drawn
+    coefs, eta, gamma = answers.means(cluster, clusters)
+    all_coefs, all_eta, all_gamma = answers.means(np.zeros_like(cluster), 1)
+    prompts = np.bincount(cluster, minlength=clusters)[measured].astype(np.float64)
+    return _Boards(
+        inside=centred(coefs)[measured],
+        overall=strength.mean(axis=0),
+        rates=win_rates(coefs, likelihood, eta, gamma)[measured],
+        overall_rates=win_rates(all_coefs, likelihood, all_eta, all_gamma)[0],
+        drawn=inside[:, measured],
+        drawn_overall=overall,
+        prompts=np.repeat(prompts[:, None], models, axis=1),
+    )

@@ -20,8 +20,11 @@ from p2l.common.report.images import draw
 from p2l.insight import Observed, Rules, explain
 from p2l.insight.answers import read_answers, with_votes
 from p2l.insight.explain_report import explanation_figure, explanation_report, explanation_text
+from p2l.insight.kept_boards import VotesOnPrompts
 from p2l.insight.terms import count_terms, explained, fewest, learn_places, terms_of, typical_terms
 from p2l.leaderboard.board import POINTS_PER_LOGIT
+from p2l.likelihood import get
+from p2l.model.kept_votes import KeptVotes
 from p2l.simulation.arena import simulate
 from p2l.simulation.config import SimulationConfig
 from tests.conftest import write_votes
@@ -68,6 +71,58 @@ def test_planted_strengths_are_found_with_their_sizes(made):
         expected = POINTS_PER_LOGIT * (change * (1 - share) - (whole[topic] - mean))
         assert cell.lower - 10 < expected < cell.upper + 10
     assert {cell.model for cell in made.found} >= {"bee", "cat", "dog"}
+
+
+def kept_votes(topics: list[str], coefs: np.ndarray, count: int) -> VotesOnPrompts:
+    """Votes on prompts of these topics, whose truth are the coefficients; places tell topics, not without error."""
+    rng = np.random.default_rng(7)
+    numbers = np.array([list(TOPICS).index(topic) for topic in topics])
+    asked = np.eye(3)[numbers] + 0.1 * rng.normal(size=(len(numbers), 3))
+    rows = rng.integers(len(numbers), size=count)
+    pairs = np.argsort(rng.random((count, len(MODELS))), axis=1)[:, :2]
+    odds = coefs[rows, pairs[:, 0]] - coefs[rows, pairs[:, 1]]
+    ordered = np.where((rng.random(count) < 1 / (1 + np.exp(-odds)))[:, None], pairs, pairs[:, ::-1])
+    labels = np.column_stack([ordered, np.zeros(count, dtype=np.int64)])
+    kept = KeptVotes.of(
+        MODELS, list(range(count)), np.eye(3)[numbers[rows]] + 0.1 * rng.normal(size=(count, 3)),
+        np.arange(count), labels, np.ones(count), count,
+    )  # fmt: skip
+    return VotesOnPrompts(kept, get("bt"), np.arange(len(numbers), dtype=np.uint64) + 10**6, kept.place(asked))
+
+
+def test_votes_tell_strengths_in_full_where_the_model_is_shrunk():
+    truth, texts, topics = arena(noise=0.0)
+    shrunk = truth.mean(axis=0) + 0.2 * (truth - truth.mean(axis=0))
+    votes = kept_votes(topics, truth, 9000)
+    by_predictions = explain(shrunk, MODELS, likelihood="bt", texts=texts)
+    made = explain(shrunk, MODELS, likelihood="bt", texts=texts, votes=votes)
+    whole = truth - truth.mean(axis=1, keepdims=True)
+    within = []
+    for (model, topic), change in PLANTED.items():
+        word = {"sql": "join", "poetry": "rhyme", "法律": "合同"}[topic]
+        cells = [next(cell for cell in one.of(model) if cell.cluster == cluster_of(one, word))
+                 for one in (by_predictions, made)]  # fmt: skip
+        rows = np.array([other == topic for other in topics])
+        place = MODELS.index(model)
+        true = POINTS_PER_LOGIT * (whole[rows, place].mean() - whole[:, place].mean())
+        assert abs(cells[0].change) < 0.3 * abs(true)
+        within.append(cells[1].lower < true < cells[1].upper)
+        assert cells[1].verdict == ("better" if change > 0 else "worse")
+        assert abs(cells[1].change - true) < 40
+    assert sum(within) >= 2
+    assert "9,000 of the 9,000 votes" in " ".join(made.notes)
+    assert "which are shrunk" in " ".join(by_predictions.notes)
+
+
+def test_a_model_without_votes_in_a_cluster_is_not_judged_there():
+    truth, texts, topics = arena()
+    votes = kept_votes(topics, truth, 3000)
+    absent = (votes.kept.labels[:, :2] == MODELS.index("elk")).any(axis=1)
+    kept = replace(votes.kept, **{name: getattr(votes.kept, name)[~absent] for name in ("prompt", "labels", "weights")})
+    made = explain(truth, MODELS, likelihood="bt", texts=texts, votes=replace(votes, kept=kept))
+    assert not any(cell.verdict for cell in made.of("elk"))
+    assert all(cell.upper - cell.lower > 1000 for cell in made.of("elk"))
+    assert any(cell.verdict for cell in made.of("bee"))
 
 
 def test_words_that_are_everywhere_name_nothing(made):
