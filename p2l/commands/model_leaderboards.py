@@ -56,7 +56,7 @@ def _boards(model: Any, effects: tuple[Effect, ...], args: argparse.Namespace) -
         ]
     source = open_source(args.prompts)
     groups = Groups(source, args.by)
-    predictions, members = _ask(model, source, groups, quiet=args.quiet)
+    predictions, inputs, members = _ask(model, source, groups, quiet=args.quiet)
     sizes = {code: len(rows) for code, rows in members.items()}
     boards = list[Named]()
     for by, name, code in groups.ordered(sizes):
@@ -65,7 +65,7 @@ def _boards(model: Any, effects: tuple[Effect, ...], args: argparse.Namespace) -
         board = aggregate(
             predictions[0][rows], eta, gamma, model.likelihood.name, models=model.model_list, **fit_options(args)
         )
-        board = _with_familiarity(board, familiarity)
+        board = _with_familiarity(_with_posterior(board, model, inputs[rows]), familiarity)
         boards.append(Named(by, name, sizes[code], replace(board, effects=() if boards else effects)))
     return boards
 
@@ -97,6 +97,29 @@ def board_of(model: P2L, prompt: str, level: float = 0.95) -> Leaderboard:
     )
 
 
+def _with_posterior(board: Leaderboard, model: P2L, inputs: npt.NDArray[np.float32]) -> Leaderboard:
+    """Return the leaderboard of several prompts with intervals that hold what the votes leave open of their mean too.
+
+    As for a single prompt that is of each coefficient less the mean of the others'.
+    """
+    if model.basis is None:
+        note = "Intervals are over prompts alone; p2l posterior adds what the votes leave open."
+        return board if board.covariance is None else replace(board, notes=(*board.notes, note))
+    if board.covariance is None:
+        return board
+    basis, count = model.basis.astype(np.float64), len(board.models)
+    variances = model.mean_variances(inputs).astype(np.float64)
+    contrasts = (basis - basis.mean(axis=0)) * (count / max(1, count - 1))
+    reach = NormalDist().inv_cdf(0.5 + board.level / 2) * np.sqrt((contrasts**2) @ variances)
+    return replace(
+        board,
+        lower=board.coefs - np.hypot(board.coefs - board.lower, reach),
+        upper=board.coefs + np.hypot(board.upper - board.coefs, reach),
+        covariance=board.covariance + (basis * variances) @ basis.T,
+        intervals_of="prompts and model",
+    )
+
+
 def _with_familiarity(board: Leaderboard, familiarity: npt.NDArray[np.float32] | None) -> Leaderboard:
     """Return the leaderboard of several prompts with the mean of their familiarities, and how many are strange."""
     if familiarity is None:
@@ -124,13 +147,20 @@ def _effects(model: Any, args: argparse.Namespace) -> tuple[Effect, ...]:
     return tuple(effect for effect in effects if effect.name.split(" = ")[0] in chosen)
 
 
-def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[list[Any], dict[int, Ints]]:
-    """Return coefs (N, M), eta, gamma and familiarity ((N,) or None) of a source's N prompts, and each group's rows."""
-    predictions, rows, number = [], dict[int, list[Ints]](), 0
+def _ask(
+    model: P2L, source: Source, groups: Groups, *, quiet: bool
+) -> tuple[list[Any], npt.NDArray[np.float32], dict[int, Ints]]:
+    """Return coefs (N, M), eta, gamma and familiarity ((N,) or None), inputs (N, F) of N prompts, and groups' rows."""
+    from p2l.model.reader import keep_states
+
+    keep_states(model.model.model)  # prompts are read twice: for coefficients, and for their place among the votes'
+    predictions, inputs, rows, number = [], [], dict[int, list[Ints]](), 0
     names = list(dict.fromkeys(["prompt", *groups.bases.values()]))
     with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
         for batch in read_votes(source, columns=names, batch_size=_PROMPTS_AT_ONCE):
-            predictions.append(model.predict(batch.batch.column("prompt").to_pylist()))
+            turns = batch.batch.column("prompt").to_pylist()
+            predictions.append(model.predict(turns))
+            inputs.append(model.inputs(turns) if model.basis is not None else np.zeros((len(turns), 0), np.float32))
             for group, row in groups.members(batch):
                 for code in np.unique(group):
                     rows.setdefault(int(code), []).append(row[group == code] + number)
@@ -138,4 +168,4 @@ def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[li
             bar.update(len(batch))
     columns = ([getattr(part, name) for part in predictions] for name in ("coefs", "eta", "gamma", "familiarity"))
     joined = [None if parts[0] is None else np.concatenate(parts) for parts in columns]
-    return joined, {code: np.concatenate(parts) for code, parts in rows.items()}
+    return joined, np.concatenate(inputs), {code: np.concatenate(parts) for code, parts in rows.items()}

@@ -19,6 +19,7 @@ _EARLIER_PERIODS = 5
 _INTERVALS_OF = {
     "votes": "of the score, as other votes would have it",
     "prompts": "of the score, as other prompts would have it",
+    "prompts and model": "of the score, as other prompts would have it, and with what the votes leave open about these",
     "model": "of the score against the other models: what the votes leave open about this prompt",
 }
 
