@@ -1,6 +1,7 @@
 """Whether intervals hold and strange prompts do no harm: simulated arenas, in distribution and with a topic left out.
 
     python -m benchmarks.uncertainty [--arenas 6] [--votes 12000] [--votes-per-prompt 1] [--encoder none] [--size tiny]
+    python -m benchmarks.uncertainty --pool 60 --within [--arenas 16] [--folder DIR]
 
 For each arena, `p2l train --votes` trains a model of that size (default: a reader; tfidf: a bag of words) on all votes,
 and another on those whose prompts do not mention one topic. On held-out prompts the true log-odds of every pair are
@@ -12,6 +13,10 @@ known. Printed are
     skill       share of the gap between one leaderboard and the truth that the model closes, in expected loss, with a
                 95 % interval over prompts; bar on the left-out topic: not below zero by the interval
     unshrunk    the skill without shrinking by distance
+
+With `--pool` all arenas ask the prompts of the arena of that seed, which the default encoder then reads once; models,
+their truth and votes are drawn anew for each. `--within` leaves the left-out topics out. Models in the folder are not
+trained again.
 
 "within" are prompts of the topics trained on, "left out" those that the left-out topic decides. A left-out topic is one
 draw, and how much prompts differ is estimated once for each training: coverage varies more between arenas than prompts
@@ -27,7 +32,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -42,6 +47,7 @@ from p2l.inference import P2L
 from p2l.leaderboard import Leaderboard, fit
 from p2l.likelihood import get
 from p2l.metrics import bootstrap_mean
+from p2l.model.reader import keep_states
 from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
@@ -95,13 +101,13 @@ HEADER = (
 )  # fmt: skip
 
 
-def training_votes(arena: Arena, per_prompt: int) -> pa.Table:
-    """Return the training votes; with `per_prompt` above 1, so many on each of the first prompts."""
+def training_votes(arena: Arena, per_prompt: int, seed: int | None = None) -> pa.Table:
+    """Return the training votes, drawn anew with a seed; `per_prompt` on each of some prompts where that is above 1."""
     batches = [vote_batch(arena, chunk) for chunk in arena.chunks()]
     table = pa.Table.from_batches(batches).select(["prompt", "model_a", "model_b", "winner", "topic", "mentioned"])
-    if per_prompt == 1:
+    if per_prompt == 1 and seed is None:
         return table
-    rng = np.random.default_rng([arena.config.seed, per_prompt])
+    rng = np.random.default_rng([arena.config.seed if seed is None else seed, per_prompt])
     rows = np.repeat(np.sort(rng.permutation(len(table))[: len(table) // per_prompt]), per_prompt)
     truth = arena.truth_of(rows)
     names = np.array(arena.model_list, dtype=object)
@@ -131,8 +137,10 @@ def held_out(arena: Arena) -> Prompts:
 
 
 def train(votes: pa.Table, folder: Path, size: str, encoder: str | None) -> P2L:
-    """Run `p2l train --votes` and load what it wrote."""
-    folder.mkdir()
+    """Run `p2l train --votes`, unless that is done, and load what it wrote."""
+    if (folder / "run" / "comparison.json").is_file():
+        return P2L.from_pretrained(folder / "run", device="cpu")
+    folder.mkdir(parents=True)
     pq.write_table(votes.drop_columns(["topic", "mentioned"]), folder / "votes.parquet")
     flags = ["--votes", str(folder / "votes.parquet"), "--quiet"]
     own = [] if encoder is None else ["--encoder", encoder]
@@ -171,6 +179,7 @@ def measure(
     turns = [prompts.turns[row] for row in chosen]
     columns = [models.index(name) for name in model.model_list]
     truth, eta = prompts.coefs[chosen][:, columns], prompts.eta[chosen]
+    keep_states(model.model.model)
     prediction = model.predict(turns)
     pairs = np.array(list(combinations(range(len(columns)), 2)))
     first, second = pairs.T
@@ -220,12 +229,17 @@ def run(seed: int, flags: argparse.Namespace, folder: Path) -> Iterator[tuple[st
         votes=flags.votes, validation_votes=flags.prompts, models=flags.models, topics=flags.topics, seed=seed
     )
     arena = simulate(config)
-    votes, prompts = training_votes(arena, flags.votes_per_prompt), held_out(arena)
+    if flags.pool is not None:
+        arena = replace(simulate(replace(config, seed=flags.pool)), models=arena.models)
+    votes = training_votes(arena, flags.votes_per_prompt, None if flags.pool is None else seed)
+    prompts = held_out(arena)
     names = arena.model_list
     everything = np.ones(len(prompts.turns), bool)
     model = train(votes, folder / f"all-{seed}", flags.size, flags.encoder)
     board = board_of(folder / f"all-{seed}", names)
     yield "all topics", "within", measure(model, board, prompts, everything, names)
+    if flags.within:
+        return
     topic = arena.topics[seed % len(arena.topics)]
     rest = votes.filter(pc.invert(pc.match_substring_regex(votes["mentioned"], rf"(^|\+){topic}($|\+)")))
     model = train(rest, folder / f"rest-{seed}", flags.size, flags.encoder)
@@ -281,6 +295,9 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--prompts", type=int, default=2000)
     flags.add_argument("--models", type=int, default=16)
     flags.add_argument("--topics", type=int, default=6)
+    flags.add_argument("--pool", type=int, metavar="SEED", help="ask the prompts of this arena in all of them")
+    flags.add_argument("--within", action="store_true", help="leave the left-out topics out")
+    flags.add_argument("--folder", type=Path, help="keep models here, and go on with those that are trained")
     flags.add_argument("--size", choices=["reader", "tfidf", "tiny"], default="reader")
     flags.add_argument("--encoder", help="the reader's encoder (none; default: MiniLM if installed)")
     return flags
@@ -295,9 +312,10 @@ def main() -> None:
     rows: list[tuple[str, ...]] = []
     harmed: list[bool] = []
     measured: dict[tuple[bool, str], list[Figures]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = flags.folder or Path(temporary)
         for seed in range(flags.first_seed, flags.first_seed + flags.arenas):
-            for trained, kind, figures in run(seed, flags, Path(folder)):
+            for trained, kind, figures in run(seed, flags, folder):
                 rows.append(figures.row(str(seed), trained, kind))
                 print("  ".join(rows[-1]), file=sys.stderr, flush=True)
                 measured[trained == "all topics", kind].append(figures)
@@ -307,6 +325,8 @@ def main() -> None:
         trained = "all topics" if whole else "all but one topic"
         verdict = verdict_on([one.coverage for one in of_arenas])
         print(f"coverage of {LEVEL:.0%} intervals, trained on {trained}, {kind}: {verdict}")
+    if flags.within:
+        return
     print(f"skill on a left-out topic below zero by its interval: {sum(harmed)} of {flags.arenas} arenas")
 
 
