@@ -259,7 +259,7 @@ def _problem(error: Exception) -> tuple[int, str]:
     return status if isinstance(error, InputError | BusyError) else 500, str(error)
 
 
-def _change(gain: int, before: int) -> str:
+def _change(gain: int, before: int, head: str) -> str:
     """Return a cell with the rank before, and how many ranks were gained since."""
     arrow = f'<span class="up">▲{gain}</span>' if gain > 0 else f'<span class="down">▼{-gain}</span>' if gain else ""
-    return Markup(f'<td class="number change">{before} <span class="arrow">{arrow}</span></td>')
+    return Markup(f'<td class="number change" data-head="{head}">{before} <span class="arrow">{arrow}</span></td>')
