@@ -29,7 +29,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import httpx2
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import P2LError
-from p2l.demo.services import free_port, running, stop
+from p2l.demo.services import UP, free_port, running, stop, wait_for
 from p2l.likelihood import get
 from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.config import SimulationConfig
@@ -50,7 +49,7 @@ __all__ = ["Outcome", "Settings", "live_loop", "main"]
 
 Floats = NDArray[np.float64]
 KEY = "a-key-of-the-loop"
-PATIENCE = 120.0  # seconds for anything to start or to follow
+PATIENCE = 120.0  # seconds for a model to follow the votes
 PEOPLE = 6  # who ask at the same time
 ROUTER_FLAGS = ("--router-type", "grk-endpoint", "--host", "127.0.0.1", "--api-key", KEY)
 
@@ -301,22 +300,12 @@ def serving(folder: Path, models: str, name: str, config: str = "router.yaml") -
     route = ["route.openai_server", "-c", config, "--port", str(front), *ROUTER_FLAGS]
     route += ["--router-model-endpoint", f"http://127.0.0.1:{p2l}", "--router-api-key", KEY]
     with running(folder, watch, f"{name}-endpoint.log") as endpoint:
-        _wait(f"http://127.0.0.1:{p2l}/health", endpoint)
+        wait_for(UP, endpoint, folder / f"{name}-endpoint.log")
         with running(folder, route, f"{name}-router.log") as router:
-            _wait(f"http://127.0.0.1:{front}/ready", router)
+            wait_for(UP, router, folder / f"{name}-router.log")
             yield f"http://127.0.0.1:{p2l}", f"http://127.0.0.1:{front}"
             stop(router, folder / f"{name}-router.log")
         stop(endpoint, folder / f"{name}-endpoint.log")
-
-
-def _wait(url: str, process: Popen[bytes]) -> None:
-    until = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < until:
-        with contextlib.suppress(httpx2.HTTPError):
-            if httpx2.get(url, timeout=30).status_code == 200:
-                return
-        time.sleep(0.05)
-    raise P2LError(f"{url}: nothing answers there")
 
 
 def decisions(folder: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from p2l.common.cli import run
 
 GROUPS = {
     "first steps": {
-        "demo": ("p2l.demo.story", "everything on simulated votes, in a few minutes"),
+        "demo": ("p2l.demo.story", "the main job on real data, in minutes"),
         "votes": (
             "p2l.commands.votes",
             "sample, check, import, split or slice votes, make them from scores, add to a lake",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -179,7 +180,8 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
         folder=planned.folder,
         keep_checkpoints=2,
     )
-    train(str(planned.folder / CONFIG_FILE), options)
+    with planned.lock or nullcontext():  # of the first process, which others do not hold
+        train(str(planned.folder / CONFIG_FILE), options)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ MODULES = {name_of(path) for path in SOURCES}
 FOLDERS = sorted({path.parent for path in SOURCES})
 CODE = [
     *SOURCES,
-    *sorted(path for folder in ("tests", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")),
+    *sorted(path for folder in ("tests", "benchmarks", "tools", "examples") for path in (ROOT / folder).rglob("*.py")),
 ]
 
 PUBLIC = (
@@ -79,6 +79,7 @@ SHORT = {
     "p2l/agents/skill.py": "a command that copies a file",
     "p2l/public/sample.py": "a file of the package, read",
     "p2l/simulation/config.py": "settings, which the arena, its models and its prompts share",
+    "p2l/demo/services.py": "services as processes, which the demo, a benchmark and tests share",
     "p2l/common/cache.py": "one class, which the endpoint and the router share",
     "p2l/common/version.py": "the version, which a build reads without importing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",

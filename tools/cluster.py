@@ -1,7 +1,7 @@
 """A whole deployment on one Debian machine, tried and torn down again: `make cluster`, or `python -m tools.cluster`.
 
 Three routers behind HAProxy share a PostgreSQL and a Redis and ask a P2L endpoint on Ray Serve (a plain one where Ray
-is not installed). A small model is trained on simulated votes; the requests of `p2l demo` go through HAProxy, a router
+is not installed). A small model is trained on simulated votes; requests at three budgets go through HAProxy, a router
 is killed meanwhile, and votes are counted in the database. Everything listens on loopback and is in one folder.
 """
 
@@ -29,7 +29,6 @@ import psycopg
 import yaml
 
 from p2l.common.errors import P2LError
-from p2l.demo.services import model_configs, prices, questions
 from tools.services import Servers, ServiceError, environment, free_port, program
 
 ROUTERS = 3
@@ -91,7 +90,7 @@ def router_names() -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the cluster, use it, and tear it down; return 0 if every request was answered."""
     flags = argparse.ArgumentParser(prog="python -m tools.cluster", description=__doc__)
-    flags.add_argument("--requests", type=int, default=60, help="besides the demo's")
+    flags.add_argument("--requests", type=int, default=60, help="besides those at three budgets")
     flags.add_argument("--plain", action="store_true", help="a plain endpoint, even where Ray is installed")
     args = flags.parse_args(argv)
     started = time.monotonic()
@@ -122,17 +121,59 @@ def _story(cluster: Cluster, requests: int, *, plain: bool) -> Iterator[str]:
     cluster.wait("endpoint", "/health")
     yield f"a P2L endpoint ({kind}) on 127.0.0.1:{cluster.ports['endpoint']}"
     asked = json.loads((cluster.folder / "prompts.json").read_text(encoding="utf-8"))
-    costs, best = prices(cluster.folder / "model", asked)
+    costs, best = _costs_of(cluster.folder / "model", asked)
     for name in router_names():
-        _start_router(cluster, name, model_configs(costs, best))
+        _start_router(cluster, name, _scripted_models(costs, best))
     for name in router_names():
         cluster.wait(name, "/ready")
     _start_haproxy(cluster)
     cluster.wait("haproxy", "/ready")
     yield f"{ROUTERS} routers behind HAProxy on 127.0.0.1:{cluster.ports['haproxy']}"
     url = f"http://127.0.0.1:{cluster.ports['haproxy']}/v1"
-    yield from questions(url, asked[0], sorted(costs.values()), best, KEY)
+    yield from _ask(url, asked[0][0], sorted(costs.values()))
     yield from _load(cluster, url, [prompt[0] for prompt in asked], requests)
+
+
+def _costs_of(folder: Path, prompts: Sequence[list[str]]) -> tuple[dict[str, float], str]:
+    """Return a cost of each model, higher for stronger ones, and the best model for the first prompt."""
+    from p2l.inference import P2L
+
+    model = P2L.from_pretrained(folder, device="cpu")
+    coefs = model.predict(prompts).coefs
+    order = coefs.mean(axis=0).argsort()
+    costs = {model.model_list[n]: round(1.3**rank, 2) for rank, n in enumerate(order)}
+    return costs, model.model_list[int(coefs[0].argmax())]
+
+
+def _scripted_models(costs: dict[str, float], best: str) -> dict[str, Any]:
+    """Return the models of a router's configuration, in which the provider of the best one for the prompt is down."""
+    down: dict[str, Any] = {"failure_rate": 1.0, "failure": "status:503"}
+    return {
+        name: {
+            "name": name,
+            "type": "mock",
+            "cost": cost,
+            "options": {"text": f"This is {name} speaking.", **(down if name == best else {})},
+        }
+        for name, cost in sorted(costs.items(), key=lambda item: item[1])
+    }
+
+
+def _ask(url: str, prompt: str, costs: list[float]) -> Iterator[str]:
+    """Send the prompt at three budgets, and once more as a stream; yield lines to print."""
+    from openai import OpenAI
+
+    chat = OpenAI(base_url=url, api_key=KEY).chat.completions
+    request: dict[str, Any] = {"model": "-", "messages": [{"role": "user", "content": prompt}]}
+    for budget in (costs[0], costs[len(costs) // 2], costs[-1]):
+        answer = chat.create(**request, extra_body={"cost": budget}).to_dict()
+        yield f"  at {budget}: {answer['choices'][0]['message']['content']!r}"
+        attempts = answer["router_decision"]["attempts"]
+        if len(attempts) > 1:
+            yield f"    tried {' -> '.join(attempts)}"
+    chunks = chat.create(**request, stream=True, extra_body={"cost": costs[-1]})
+    words = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    yield f"  as a stream: {'|'.join(words)}"
 
 
 def _train(folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""The demo: simulate, train, serve, route and report on the embedded defaults."""
+"""The demo: boards of real LLMs, a model trained on real votes, served, routed to, and taught a new LLM."""

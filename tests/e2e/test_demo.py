@@ -1,54 +1,44 @@
-"""The demo from end to end, on too few votes to learn much: every table is there, and the commands it prints work."""
+"""The demo from end to end, on few of its real votes: every step is there, and the commands it prints work."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from p2l.demo.online import forgetting, show_online
-from p2l.demo.story import STREAM, VOTES, ZERO0, Shell
+from p2l.common.errors import P2LError
+from p2l.demo.services import running, wait_for
+from p2l.model.sentence import packaged_encoder
 from tests.conftest import Command
 
 
-def test_the_demo_tells_its_story_and_its_commands_can_be_repeated(command: Command, tmp_path: Path) -> None:
-    done = command("python", "-m", "p2l.cli", "demo", "--votes", "500", "--output", tmp_path / "demo")
+@pytest.mark.skipif(packaged_encoder() is None, reason="the extra `encoder` is not installed")
+def test_the_demo_shows_the_main_job_on_real_data(command: Command, tmp_path: Path) -> None:
+    done = command("python", "-m", "p2l.cli", "demo", "--votes", "300", "--output", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
-    closed = dict(re.findall(r"^(\S.*?)  +\d\.\d{4} +(-?\d+)%$", done.stdout, flags=re.MULTILINE))
-    assert len(closed) == 5
-    assert closed["one leaderboard for all prompts"] == "0"
-    assert closed["the truth itself (Bayes optimum)"] == "100"
-    assert done.stdout.count("rank correlation over all 12 models") == 3
-    assert "THE SAME WORDS IN ANOTHER ORDER" in done.stdout
-    commands = re.findall(r"^  \$ (p2l .*)$", done.stdout, flags=re.MULTILINE)
+    commands = re.findall(r"^  \$ ((?:p2l|p2l-route) .*)$", done.stdout, flags=re.MULTILINE)
     assert [line.split()[:2] for line in commands] == [
-        ["p2l", "simulate"],
-        *[["p2l", "init"], ["p2l", "train"]] * 2,
-        ["p2l", "auto-evals"],
-        ["p2l", "explain"],
-        ["p2l", "endpoint"],
-        ["p2l", "simulate"],
+        ["p2l", "leaderboard"],
         ["p2l", "votes"],
-        ["p2l", "init"],
-        *[["p2l", "online-train"], ["p2l", "eval-chrono"]] * 2,
-        ["p2l", "visualize"],
+        ["p2l", "train"],
+        ["p2l", "endpoint"],
+        ["p2l-route", "serve"],
+        ["p2l", "online-train"],
         ["p2l", "leaderboard"],
     ]
-    assert re.search(r"forgotten\): plain [+-]\d\.\d{3}, replay [+-]\d\.\d{3}$", done.stdout, flags=re.MULTILINE)
-    assert '{"leaderboard": [{"rank": 1, "model": ' in done.stdout
-    assert "stopped, after every request was answered" in done.stdout
-    made = ("figures/loss/plain-heat-map.png", "report/index.html", "strengths.png")
-    assert all((tmp_path / "demo" / name).is_file() for name in made)
+    assert "By the public P2L of" in done.stdout
+    assert "one leaderboard for all prompts" in done.stdout
+    assert len(re.findall(r"by \S+: \$\S+ an answer buys ", done.stdout)) == 2
+    fields = [int(size) for size in re.findall(r"beats the field of (\d+) ", done.stdout)]
+    assert fields[-1] == fields[0] + 1, "the new LLM has joined the board that is served"
+    assert done.stdout.count("<- the new LLM") == 1
     asked = command("bash", "-c", commands[-1])
     assert asked.returncode == 0, asked.stderr
     assert "beats the field" in asked.stdout
 
 
-@pytest.mark.slow
-def test_plain_training_forgets_what_replay_keeps(tmp_path: Path) -> None:
-    (tmp_path / "zero0.json").write_text(ZERO0, "utf-8")
-    with (tmp_path / "log").open("w") as log:
-        lines = list(show_online(tmp_path, Shell(tmp_path, log).run, round(STREAM * VOTES)))
-    plain, replay = forgetting(tmp_path)
-    assert plain.change > 0.05
-    assert replay.change < plain.change / 2
-    assert any(f"plain {plain.change:+.3f}, replay {replay.change:+.3f}" in line for line in lines)
+def test_a_service_that_ends_is_not_waited_for(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, ["p2l.cli", "endpoint", "--model", "nowhere"], "log") as process,
+        pytest.raises(P2LError, match=r"ended with exit code 2; .*log says why"),
+    ):
+        wait_for("Uvicorn running on", process, tmp_path / "log")

@@ -42,6 +42,10 @@ def test_the_same_commit_gives_the_same_wheel(built: tuple[Path, Path], tmp_path
     assert build(tmp_path)[0].read_bytes() == built[0].read_bytes()
 
 
+def test_the_wheel_with_the_public_model_stays_small(built: tuple[Path, Path]) -> None:
+    assert built[0].stat().st_size < 12e6
+
+
 def test_wheel_and_sdist_hold_what_the_pages_name(built: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(built[0]) as wheel:
         names = set(wheel.namelist())

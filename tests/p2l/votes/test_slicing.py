@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from p2l import simulate
 from p2l.cli import dispatch
 from p2l.commands.votes import main
 from p2l.common.errors import VoteError
@@ -103,14 +102,3 @@ def test_the_documented_commands_make_the_committed_slices(tmp_path: Path, monke
     made, kept = (sorted((root / "validation_sets").glob("*.*s*")) for root in (tmp_path, ROOT))
     assert [file.name for file in made] == [file.name for file in kept]
     assert [file.name for file, old in zip(made, kept, strict=True) if _cells(file) != _cells(old)] == []
-
-
-def test_the_committed_slices_are_of_the_arena_of_the_demo() -> None:
-    from p2l.demo.story import HELD_OUT, SIMULATION, VOTES
-
-    config = simulate.SimulationConfig(
-        votes=VOTES, validation_votes=round(HELD_OUT * VOTES), sentences=True, **SIMULATION
-    )  # type: ignore[arg-type]
-    chunk = next(simulate.simulate(config).chunks(validation=True))
-    with open_votes(ROOT / "validation_sets" / "validation-030.csv") as first:
-        assert first.rows([0])[0]["tstamp"] == chunk.prompts.tstamp[0]
