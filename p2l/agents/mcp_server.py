@@ -9,6 +9,7 @@ import argparse
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not is_loopback(args.host):
         raise ConfigError(f"--host {args.host}: the server has no keys, so it listens on this machine alone")
     check_address(args.host, args.port)
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    print(f"tools at http://{host}:{args.port}/mcp, until Ctrl-C", file=sys.stderr, flush=True)
     server.run("streamable-http", host=args.host, port=args.port)
 
 
