@@ -1,6 +1,8 @@
 """Panels beside people's labels: policies of an arena by few labels, and verdicts on pairs whose truth is known.
 
-python -m benchmarks.coeval_people --data ../shared/data [--draws 100]
+python -m benchmarks.coeval_people --data ../shared/data [--draws 100] [--cje PYTHON]
+
+`--cje` names the Python of an environment that has the package `cje-eval`, which then estimates the same draws.
 
 * `cje_arena_scores`: four policies (one of them twice) scored by one judge, a fifth written to please nobody. Of the
   answers with an oracle label 5 % are drawn; a draw is right about the policy that is last, told apart from all others.
@@ -11,6 +13,8 @@ python -m benchmarks.coeval_people --data ../shared/data [--draws 100]
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,8 +33,27 @@ _LABELS_OF_PAIRS = 30
 _OUTCOMES = {"A>B": 1.0, "B>A": -1.0, "A=B": 0.0}
 
 
-def policies(path: Path, draws: int) -> str:
-    """Return how often few labels put the policies right, beside means of the judge and of the labels alone."""
+_CJE = """
+import json, logging, sys
+logging.disable(logging.CRITICAL)
+from cje import analyze_dataset
+for line in sys.stdin:
+    result = analyze_dataset(fresh_draws_data=json.loads(line))
+    lower, upper = result.confidence_interval(0.05)
+    rows = zip(result.estimates.tolist(), lower.tolist(), upper.tolist())
+    print("RESULT " + json.dumps(dict(zip(result.target_policies, rows))), flush=True)
+"""
+
+
+def _by_cje(python: str, draws: Sequence[dict[str, list[dict[str, object]]]]) -> list[dict[str, list[float]]]:
+    """Return estimate and limits of each policy by cje-eval, for each draw."""
+    text = "".join(json.dumps(draw) + "\n" for draw in draws)
+    done = subprocess.run([python, "-W", "ignore", "-c", _CJE], input=text, capture_output=True, text=True, check=True)
+    return [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+
+
+def policies(path: Path, draws: int, cje: str | None) -> str:
+    """Return how often few labels put the policies right, beside the labels alone, the judge alone, and cje-eval."""
     import pandas as pd
 
     rows = pd.read_parquet(path)
@@ -42,6 +65,7 @@ def policies(path: Path, draws: int) -> str:
     truth = np.array([oracle[labelled][student[labelled] == code].mean() for code in range(len(names))])
     worst, twins = names.index(_WORST), [names.index(name) for name in _TWINS]
     last, told, tied, alone = [], [], [], []
+    tables = []
     hits: dict[str, list[npt.NDArray[np.bool_]]] = {"corrected": [], "of the judge": []}
     for seed in range(draws):
         chosen = np.random.default_rng(seed).choice(labelled, size=max(1, round(0.05 * len(labelled))), replace=False)
@@ -52,6 +76,13 @@ def policies(path: Path, draws: int) -> str:
         told.append(bool(np.delete(apart[worst], worst).all()))
         tied.append(not apart[twins[0], twins[1]])
         hits["corrected"].append((lower <= truth) & (truth <= upper))
+        if cje is not None:
+            label = {int(row): float(oracle[row]) for row in chosen}
+            draw: dict[str, list[dict[str, object]]] = {name: [] for name in names}
+            for row, (code, prompt) in enumerate(zip(student.tolist(), rows.question_id, strict=True)):
+                entry: dict[str, object] = {"prompt_id": str(prompt), "judge_score": float(panel[row])}
+                draw[names[code]].append(entry | ({"oracle_label": label[row]} if row in label else {}))
+            tables.append(draw)
         counts = np.bincount(student[chosen], minlength=len(names))
         sums = np.bincount(student[chosen], oracle[chosen], minlength=len(names))
         alone.append(bool((counts > 0).all()) and int(np.argmin(sums / np.maximum(counts, 1))) == worst)
@@ -69,7 +100,16 @@ def policies(path: Path, draws: int) -> str:
             f"{share(float(np.mean(hits['of the judge'])))} (the judge alone)",
         ),
     ]
-    return table([f"{draws} draws of 5 % of the labels", "corrected", "labels alone"], lines)
+    if cje is None:
+        return table([f"{draws} draws of 5 % of the labels", "corrected", "labels alone"], lines)
+    theirs = _by_cje(cje, tables)
+    theirs_last = [min(result, key=lambda name: result[name][0]) == _WORST for result in theirs]
+    theirs_hold = [
+        result[name][1] <= truth[code] <= result[name][2] for result in theirs for code, name in enumerate(names)
+    ]
+    beside = [share(float(np.mean(theirs_last))), "", "", share(float(np.mean(theirs_hold)))]
+    rows_of_table = [(*line, text) for line, text in zip(lines, beside, strict=True)]
+    return table([f"{draws} draws of 5 % of the labels", "corrected", "labels alone", "cje-eval"], rows_of_table)
 
 
 def _of_pairs(path: Path) -> tuple[Floats, Floats, list[str]]:
@@ -154,13 +194,14 @@ def build_parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     flags.add_argument("--draws", type=int, default=100)
+    flags.add_argument("--cje", metavar="PYTHON", help="of an environment with cje-eval, to compare with")
     return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for each data set."""
     args = build_parser().parse_args(argv)
-    print(policies(args.data / "cje_arena_scores.parquet", args.draws), end="\n\n")
+    print(policies(args.data / "cje_arena_scores.parquet", args.draws, args.cje), end="\n\n")
     print(verdicts(args.data / "judgebench_verdicts.parquet", args.draws))
 
 

@@ -1,6 +1,6 @@
 """Runs of CoEval with planted truths: what its analysis finds of them, beside what plain means and their tests find.
 
-python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking families coverage]
+python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking votes families coverage]
 
 Runs are written to a temporary folder in the format of `coeval run` and analysed by the reports of `coeval analyze`.
 Each table has a column for what was done before: plain means of all scores, with percentile intervals of a bootstrap
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from coeval.analysis.statistics import kendall
 from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun, load_run
+from coeval.analysis.votes import Rule, leaderboard_of, run_board, votes_of
 from p2l.common.bootstrap import bootstrap_mean
 
 Floats = npt.NDArray[np.float64]
@@ -305,6 +306,29 @@ def _ranking(runs: int, high: float) -> dict[str, str]:
     return cells | {name: ", ".join(share(one / runs) for one in counts) for name, counts in shares.items()}
 
 
+def votes(runs: int) -> Iterator[Row]:
+    """Kendall's tau of a leaderboard of the votes to the ranking of the report; before, every judge's counted alike."""
+    for high in (0.65, 0.82):
+        now, before, first = [], [], []
+        for _, loaded in runs_of(partial(arena, high=high), runs):
+            fitted = {row.student: row.fit or 0.0 for row in student_rows(loaded)}
+            report = np.array([fitted[name] for name in loaded.students])
+            every, _ = votes_of(loaded, Rule())
+            judge = loaded.student_codes("judge")[every.judge]
+            others = every.where((judge != every.model_a) & (judge != every.model_b))
+            alike = replace(others, weight=np.ones(len(others)))
+            boards = [run_board(loaded), leaderboard_of(alike, loaded.students, intervals=None)]
+            coefs = [
+                np.array([dict(zip(b.models, b.coefs, strict=True))[n] for n in loaded.students]) for b in boards if b
+            ]
+            now.append(kendall(report, coefs[0]) or 0.0)
+            before.append(kendall(report, coefs[1]) or 0.0)
+            first.append(int(coefs[0].argmax()) == int(report.argmax()))
+        about = f"Kendall's tau of votes to the report, {share(high)} High"
+        yield about, f"{np.mean(now):.3f}", f"{np.mean(before):.3f}"
+        yield f"one first place in votes and report, {share(high)} High", share(float(np.mean(first))), ""
+
+
 def families(runs: int) -> Iterator[Row]:
     """Six judges of three families, of whom one favours its own."""
     found, flagged, raw = 0, Counter[str](), Counter[str]()
@@ -348,6 +372,7 @@ SECTIONS: Mapping[str, Callable[[int], Iterator[Row]]] = {
     "ranking": ranking,
     "balance": balance,
     "duplicates": duplicates,
+    "votes": votes,
     "families": families,
     "coverage": coverage,
 }

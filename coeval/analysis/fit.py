@@ -37,13 +37,16 @@ from coeval.analysis.panel import (
     fit_judges,
     length_worth,
     score_table,
+    two_way,
     verdict_table,
     weighed_panel,
 )
-from coeval.analysis.statistics import Floats
+from coeval.analysis.statistics import Floats, holm, influence_variance, t_limits, two_sided
 from coeval.analysis.units import LoadedRun, once
 
 _EM_STEPS = 12
+_SIGNIFICANT = 0.05
+_LEAST_DESIGN = 1e-6  # of squares of what tells an advantage from students and items
 _MUCH_TASTE = 0.02  # variance of tastes, as a share of that of scores within items
 
 
@@ -202,8 +205,92 @@ class Fit:
 
 @once
 def fit_run(loaded: LoadedRun) -> Fit | None:
-    """Return the fit of a run; None where no score is there, or nothing connects its students."""
+    """Return the fit of a run; None where no score is there, or nothing connects its students.
+
+    Answers of a student to items that it wrote itself do not count where it is better at these beyond chance.
+    """
+    table = score_table(loaded)
+    flagged = np.array([row.student for row in own_items(loaded) if row.flagged], dtype=np.int64)
+    if not len(flagged):
+        return _first_fit(loaded)
+    out = _is_own_item(loaded, table) & np.isin(table.student, flagged)
+    return fit_table(replace(table, scores=np.where(out[:, None], np.nan, table.scores)))
+
+
+@once
+def _first_fit(loaded: LoadedRun) -> Fit | None:
     return fit_table(score_table(loaded))
+
+
+@dataclass(frozen=True)
+class OwnItems:
+    """How much better a student is at items that it wrote itself than at those of others, in scores."""
+
+    student: int
+    effect: float
+    lower: float
+    upper: float
+    p_value: float  # one-sided
+    flagged: bool  # p below 0.05 after Holm's correction for all students who wrote items
+    items: int  # that it wrote and answered
+
+
+def _is_own_item(loaded: LoadedRun, table: ScoreTable) -> Mask:
+    """Return which answers (R,) are of students to items of their own."""
+    writer = loaded.student_codes("teacher")[loaded.datapoint_teacher[table.items]]
+    return np.asarray(writer[table.item] == table.student)
+
+
+@once
+def own_items(loaded: LoadedRun) -> tuple[OwnItems, ...]:
+    """Test every student who wrote items, and answered others' too, for an advantage on its own.
+
+    All advantages are fitted together by least squares, students and items being fixed effects, to the quality that the
+    panel sees in each answer.
+    """
+    fit = _first_fit(loaded)
+    if fit is None:
+        return ()
+    table, judges, solution = fit.table, fit.judges, fit.solution
+    b, below = judges.evidence, fit.counts @ (judges.evidence * judges.sharpness)
+    expected = np.nan_to_num(solution.severity)[table.task] + table.length[:, None] * judges.excess
+    rows = np.flatnonzero(below > 0)
+    seen = fit.scale * (np.where(fit.counts, table.scores - expected, 0.0) @ b)[rows] / below[rows]
+    student, item, is_own = table.student[rows], table.item[rows], _is_own_item(loaded, table)[rows]
+    sizes = (len(table.items), table.students)
+    writers = np.unique(student[is_own])
+    columns = [two_way((is_own & (student == writer)).astype(np.float64), item, student, sizes) for writer in writers]
+    known = [place for place, column in enumerate(columns) if float(column @ column) > _LEAST_DESIGN]
+    if not known:
+        return ()
+    writers, design = writers[known], np.stack([columns[place] for place in known], axis=1)
+    quality = two_way(seen, item, student, sizes)
+    inverse = np.linalg.pinv(design.T @ design, rcond=1e-9, hermitian=True)
+    effect = inverse @ design.T @ quality
+    rest = quality - design @ effect
+    cluster, clusters = table.cluster[item], int(table.cluster.max(initial=-1)) + 1
+    influence, shares = (
+        np.stack([np.bincount(cluster, column, minlength=clusters) for column in values.T], axis=1).astype(np.float64)
+        for values in (design * rest[:, None], design**2)
+    )
+    spread = influence_variance(effect, influence @ inverse, shares / shares.sum(axis=0))
+    low, high = t_limits(effect, spread.variance, spread.freedom)
+    two = two_sided(effect, spread.variance, spread.freedom)
+    p_values = np.where(effect > 0, two / 2.0, 1.0 - two / 2.0)
+    is_flagged = holm(p_values.tolist()) < _SIGNIFICANT
+    number = np.bincount(student[is_own], minlength=table.students)
+    return tuple(
+        OwnItems(
+            student=int(writer),
+            effect=float(effect[place]),
+            lower=float(low[place]),
+            upper=float(high[place]),
+            p_value=float(p_values[place]),
+            flagged=bool(is_flagged[place]),
+            items=int(number[writer]),
+        )
+        for place, writer in enumerate(writers)
+    )
 
 
 @once

@@ -261,7 +261,7 @@ def about_means(values: Floats, groups: Codes, size: int) -> Floats:
     return rest
 
 
-def _two_way(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int]) -> Floats:
+def two_way(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int]) -> Floats:
     """Return values (N,) less the effects of their items and students, by least squares."""
     rest = about_means(values, item, sizes[0])
     for _ in range(50):
@@ -280,11 +280,11 @@ def _length_slopes(table: ScoreTable, counts: Mask) -> tuple[Floats, Floats]:
     for judge in range(table.judges):
         rows = counts[:, judge]
         item, student = table.item[rows], table.student[rows]
-        x = _two_way(table.length[rows], item, student, sizes)
+        x = two_way(table.length[rows], item, student, sizes)
         square = float((x**2).sum())
         if square < 1e-9 * max(1, len(x)):
             continue
-        y = _two_way(table.scores[rows, judge], item, student, sizes)
+        y = two_way(table.scores[rows, judge], item, student, sizes)
         slopes[judge] = float((x * y).sum()) / square
         scores = x * (y - slopes[judge] * x) / square
         influence[:, judge] = np.bincount(table.cluster[item], scores, minlength=clusters)
@@ -323,7 +323,7 @@ def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False
         sizes = (len(table.items), table.students)
         for judge in range(table.judges):
             rows = counts[:, judge]
-            rest[rows, judge] = _two_way(rest[rows, judge], table.item[rows], table.student[rows], sizes)
+            rest[rows, judge] = two_way(rest[rows, judge], table.item[rows], table.student[rows], sizes)
     products = item_products(table, rest, counts)
     covariance = products.covariance()
     variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))

@@ -19,7 +19,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 
 from coeval.analysis.agreement import Reliability, overall_reliability
-from coeval.analysis.fit import Fit, fit_run, task_fits
+from coeval.analysis.fit import Fit, fit_run, own_items, task_fits
 from coeval.analysis.judge_tests import PanelWorth, panel_worth
 from coeval.analysis.panel import with_taste
 from coeval.analysis.statistics import (
@@ -37,9 +37,20 @@ from coeval.analysis.statistics import (
     two_sided,
     with_limits,
 )
-from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, StudentName, TaskName, barred, estimated, named
+from coeval.analysis.tables import (
+    ItemCount,
+    Rank,
+    ScoreCount,
+    Shown,
+    StudentName,
+    TaskName,
+    barred,
+    estimated,
+    named,
+    toned,
+)
 from coeval.analysis.units import LoadedRun, Pairs, Report, Units, once, score_weights
-from coeval.analysis.variance import PairPower, VarianceRow, pair_power, variance_rows
+from coeval.analysis.variance import MissingRow, PairPower, VarianceRow, missing_rows, pair_power, variance_rows
 from coeval.analysis.votes import run_board, run_votes
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
 from p2l.leaderboard import to_score
@@ -173,6 +184,22 @@ class _HammingRow:
 
 
 @dataclass(frozen=True)
+class OwnItemsRow:
+    """How much better a student is at items that it wrote itself."""
+
+    student: StudentName
+    effect: Annotated[
+        float, toned("advantage", "its score on its own items beyond that on others', as others do there")
+    ]
+    lower: float
+    upper: float
+    p_value: Annotated[float, Shown("p", "one-sided", 4)]
+    # Where they count, its answers to its own items are left out of the fit.
+    flagged: Annotated[bool, Shown("left out", "p below 0.05 after Holm's correction: these answers do not count")]
+    items: ItemCount
+
+
+@dataclass(frozen=True)
 class StudentReport(Report):
     """Report student-report."""
 
@@ -187,6 +214,8 @@ class StudentReport(Report):
     hamming: tuple[_HammingRow, ...] = ()  # of tasks with several label attributes
     reliability: Reliability | None = None  # of all judges together
     panel: PanelWorth | None = None  # what all judges are worth together
+    own_items: tuple[OwnItemsRow, ...] = ()
+    missing: tuple[MissingRow, ...] = ()
 
 
 # Weights of factors in students' means.
@@ -225,6 +254,13 @@ def student_report(loaded: LoadedRun) -> StudentReport:
         hamming=_hamming_rows(labels),
         reliability=overall_reliability(loaded),
         panel=panel_worth(loaded),
+        own_items=tuple(
+            OwnItemsRow(
+                loaded.students[row.student], row.effect, row.lower, row.upper, row.p_value, row.flagged, row.items
+            )
+            for row in own_items(loaded)
+        ),
+        missing=missing_rows(loaded),
     )
 
 

@@ -1,4 +1,4 @@
-"""How many items separate two students, and where the variance of scores comes from.
+"""How many items separate two students, where the variance of scores comes from, and whose scores are missing.
 
 A two-sided test at 5 % of the mean difference d over n datapoints, with standard deviation sd of the difference on one,
 finds it with power Phi(|d| sqrt(n) / sd - 1.96); 80 % needs n = ((1.960 + 0.842) sd / d)^2.
@@ -12,15 +12,16 @@ needs no balance.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 
-from coeval.analysis.statistics import Codes, Floats
+from coeval.analysis.statistics import Codes, Floats, holm
 from coeval.analysis.tables import Shown, barred, named
 from coeval.analysis.units import LoadedRun
 
@@ -50,8 +51,69 @@ class VarianceRow:
     share: Annotated[float, barred("share", digits=3)]
 
 
+@dataclass(frozen=True)
+class MissingRow:
+    """How many of a student's answers lack a score, where that depends on the student beyond chance."""
+
+    judge: str  # empty: no judge scored them
+    student: Annotated[str, named("student")]
+    answers: Annotated[int, Shown("answers")]
+    missing: Annotated[int, Shown("without a score")]
+    elsewhere: Annotated[float, Shown("of others", "share without a score among the answers of others", 3)]
+    p_value: Annotated[float, Shown("p", "of all students alike, after Holm's correction for all judges", 4)]
+
+
 _QUANTILE_OF_TEST = NormalDist().inv_cdf(0.975)
 _QUANTILE_OF_POWER = NormalDist().inv_cdf(0.8)
+_CHANCE = 0.05
+
+
+def missing_rows(loaded: LoadedRun) -> tuple[MissingRow, ...]:
+    """Return the students whose answers lack scores more often than others', by judge and by all judges together.
+
+    A judge is tested (chi-square, 5 %) on the answers of tasks that it scores, but its own. All figures of reports take
+    what is missing to be missing by chance.
+    """
+    from scipy.stats import chi2_contingency
+
+    answers = np.flatnonzero(loaded.response_datapoint >= 0)
+    student = loaded.response_student[answers]
+    task = loaded.datapoint_task[loaded.response_datapoint[answers]]
+    scored = np.zeros((len(answers), len(loaded.judges)), dtype=bool)
+    place = np.full(len(loaded.responses), -1)
+    place[answers] = np.arange(len(answers))
+    scored[place[loaded.units.response], loaded.units.judge] = True
+    tests = []
+    for judge, due in _due(loaded, scored, student, task):
+        has_score = np.asarray(scored.any(axis=1)) if judge < 0 else scored[:, judge]
+        missing = ~has_score[due]
+        counts = np.stack(
+            [np.bincount(student[due], missing == lacks, len(loaded.students)) for lacks in (True, False)]
+        )
+        present = counts.sum(axis=0) > 0
+        if missing.any() and not missing.all() and present.sum() > 1:
+            tests.append((judge, counts, present, float(chi2_contingency(counts[:, present]).pvalue)))
+    rows = []
+    for (judge, counts, present, _), p_value in zip(tests, holm([p for *_, p in tests]), strict=True):
+        lacking, total = counts[0], counts.sum(axis=0)
+        for code in np.flatnonzero(present).tolist() if p_value < _CHANCE else ():
+            elsewhere = float((lacking.sum() - lacking[code]) / max(total.sum() - total[code], 1))
+            if lacking[code] / total[code] > elsewhere:
+                name = loaded.judges[judge] if judge >= 0 else ""
+                numbers = (int(total[code]), int(lacking[code]))
+                rows.append(MissingRow(name, loaded.students[code], *numbers, elsewhere, float(p_value)))
+    return tuple(rows)
+
+
+def _due(
+    loaded: LoadedRun, scored: npt.NDArray[np.bool_], student: Codes, task: Codes
+) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+    """Yield each judge, -1 for all together, with the answers (R,) that it should have scored."""
+    scored_tasks = np.unique(task[scored.any(axis=1)])
+    yield -1, np.isin(task, scored_tasks)
+    itself = loaded.student_codes("judge")
+    for judge in np.flatnonzero(scored.any(axis=0)).tolist():
+        yield judge, np.isin(task, np.unique(task[scored[:, judge]])) & (student != itself[judge])
 
 
 def needed_items(difference: float, sd: float) -> int | None:

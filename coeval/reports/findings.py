@@ -14,8 +14,9 @@ from coeval.analysis.distribution import InteractionMatrix, JudgeConsistency, Sc
 from coeval.analysis.judge_tests import PanelWorth
 from coeval.analysis.people import Calibration
 from coeval.analysis.robust import RobustSummary
-from coeval.analysis.students import StudentPair, StudentReport, StudentRow
+from coeval.analysis.students import OwnItemsRow, StudentPair, StudentReport, StudentRow
 from coeval.analysis.teachers import TeacherReport
+from coeval.analysis.variance import MissingRow
 from coeval.pairs.board import PairsReport
 from p2l.common.report.tables import number_text
 
@@ -35,7 +36,34 @@ def students(report: StudentReport) -> list[str]:
         *ranking_sentences(report.students, report.pairs),
         *panel_sentences(report.panel),
         *agreement_sentences(report.reliability),
+        *own_items_sentences(report.own_items),
+        *missing_sentences(report.missing),
     ]
+
+
+def own_items_sentences(rows: Sequence[OwnItemsRow]) -> list[str]:
+    """Return which students are better at items that they wrote themselves, beyond chance."""
+    return [
+        f"{row.student} is better by {estimate_text(row.effect, row.lower, row.upper)} at items that it wrote itself "
+        "than at those of others; its answers to its own do not count."
+        for row in rows
+        if row.flagged
+    ]
+
+
+def missing_sentences(rows: Sequence[MissingRow]) -> list[str]:
+    """Return whose answers lack scores more often than others', beyond chance."""
+    sentences = [
+        f"{row.judge or 'Every judge'} left {row.missing / row.answers:.0%} of {row.student}'s answers without a score "
+        f"and {row.elsewhere:.0%} of others'"
+        for row in rows[:_MAX_NAMES_LISTED]
+    ]
+    more = f" ({len(rows) - len(sentences)} more such cases)" if len(rows) > len(sentences) else ""
+    return (
+        [f"{'; '.join(sentences)}: if these are its worst answers or its best, its score is wrong.{more}"]
+        if rows
+        else []
+    )
 
 
 def summary(report: SummaryReport) -> list[str]:

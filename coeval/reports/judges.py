@@ -44,6 +44,7 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
     unranked = [row for row in report.judges if row.rank is None]
     dimensions = ("factor", "task", "teacher", "student")
     bias = report.bias
+    places = {row.judge: place for place, row in enumerate(report.judges)}  # one order for all tables of judges
     judge = Computed(
         Column("judge", number=False),
         lambda row: name_cell(header, "judge", row.judge) if row.judge else "all judges",
@@ -65,7 +66,7 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
             header,
             ("scope", "value", "judges", "pairs", "alpha_interval", "alpha_ordinal", "icc_single", "icc_average"),
         ),
-        "scales": table(report.scales, header),
+        "scales": table(sorted(report.scales, key=lambda row: places.get(row.judge, len(places))), header),
         "tests": table(report.tests, header),
         "blunt": [row.judge for row in report.scales if {CONSTANT, RANDOM} & set(row.flags.split(", "))],
         "self_preference": table(

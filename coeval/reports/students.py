@@ -55,6 +55,8 @@ def student_context(report: StudentReport) -> dict[str, Any]:
         "pairs": table(report.pairs, header, pairs),
         "power": table(report.power, header),
         "variance": table(report.variance, header, ("source", "share", "variance")),
+        "own_items": table(report.own_items, header),
+        "missing": table(report.missing, header),
         "labels": table(report.labels, header, labels),
         "label_values": table(report.label_values, header),
     }

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from benchmarks.coeval_panels import Panel, coverage, has_star, planted
-from benchmarks.coeval_planted import arena, write
+from benchmarks.coeval_planted import Planted, arena, graded, words, write
 from coeval.analysis.fit import Fit, fit_table
 from coeval.analysis.judge_tests import panel_worth
 from coeval.analysis.panel import effective_number, error_correlation, shared_errors
 from coeval.analysis.statistics import kendall
-from coeval.reports.findings import panel_sentences
+from coeval.analysis.students import student_report
+from coeval.analysis.variance import missing_rows
+from coeval.reports.findings import missing_sentences, own_items_sentences, panel_sentences
 
 
 def fit_of(panel: Panel) -> Fit:
@@ -79,3 +81,43 @@ def test_a_panel_says_how_many_independent_judges_it_is_worth(tmp_path: Path) ->
     assert worth.lower <= worth.effective <= worth.upper <= 4
     (sentence,) = panel_sentences(worth)
     assert sentence.startswith("4 judges, worth")
+
+
+def at_home(seed: int, advantage: float) -> Planted:
+    """Three students alike, two of whom wrote the items; the first is better at its own."""
+    rng = np.random.default_rng(seed)
+    students, items = ("a", "b", "c"), 80
+    teachers = [students[place % 2] for place in range(items)]
+    quality = 0.6 * rng.normal(size=(items, 1)) + 0.7 * rng.normal(size=(items, 3))
+    quality[:, 0] += advantage * (np.arange(items) % 2 == 0)
+    levels = np.stack([graded(quality + 0.4 * rng.normal(size=quality.shape), rng, (-0.6, 0.5), 0.3)] * 2, axis=2)
+    levels[:, :, 1] = graded(quality + 0.5 * rng.normal(size=quality.shape), rng, (-0.5, 0.6), 0.3)
+    prompts = [words(rng, 12) for _ in range(items)]
+    return Planted(levels, students, ("j", "k"), teachers, prompts, np.full(quality.shape, 50))
+
+
+def test_an_advantage_at_items_of_its_own_is_found_and_taken_out(tmp_path: Path) -> None:
+    stars, found = {0.0: 0, 1.2: 0}, {0.0: 0, 1.2: 0}
+    for advantage in found:
+        for seed in range(6):
+            loaded = write(tmp_path / f"{advantage}-{seed}", at_home(seed, advantage))
+            report = student_report(loaded)
+            flagged = [row.student for row in report.own_items if row.flagged]
+            found[advantage] += flagged == ["a"]
+            stars[advantage] += any(pair.significant for pair in report.pairs)
+            assert bool(own_items_sentences(report.own_items)) == bool(flagged)
+    assert found[1.2] >= 5
+    assert found[0.0] <= 1
+    assert stars[1.2] <= 2  # they are alike at items of others
+
+
+def test_scores_that_are_missing_by_student_are_told(tmp_path: Path) -> None:
+    run = at_home(0, 0.0)
+    assert missing_rows(write(tmp_path / "whole", run)) == ()
+    worst = np.argsort(run.levels[:, 2].sum(axis=(1, 2)))[:20]
+    run.levels[worst, 2] = -1  # no judge scored the worst answers of c
+    (row, *others) = missing_rows(write(tmp_path / "gaps", run))
+    assert (row.judge, row.student, row.answers, row.missing) == ("", "c", 80, 20)
+    assert {other.judge for other in others} == {"j", "k"}
+    (sentence,) = missing_sentences([row, *others])
+    assert sentence.startswith("Every judge left 25% of c's answers without a score and 0% of others'")
