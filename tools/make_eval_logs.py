@@ -1,8 +1,8 @@
-"""Make the small logs in tests/p2l/votes/logs again, by the tools themselves: Inspect, lm-eval and promptfoo.
+"""Make the small logs in tests/p2l/votes/logs again, by the tools: Inspect, lm-eval, DeepEval and promptfoo.
 
 Four scripted models answer twelve sums, and for lm-eval twelve products, which the worst at sums do best. Run it with a
-Python that has `inspect_ai` and `lm_eval[api]` installed, in an environment of their own; promptfoo is run by the
-command named with --promptfoo.
+Python that has `inspect_ai`, `lm_eval[api]` and `deepeval` installed, in an environment of their own; promptfoo is run
+by the command named with --promptfoo.
 """
 
 from __future__ import annotations
@@ -143,6 +143,28 @@ def make_lm_eval(folder: Path) -> None:
                 file.write_text(file.read_text(encoding="utf-8").replace(place, "/data"), encoding="utf-8")
 
 
+def make_deepeval(folder: Path) -> None:
+    """Evaluate the models by DeepEval with a metric that needs no judge: a file for each, as it keeps them."""
+    os.environ |= {"DEEPEVAL_TELEMETRY_OPT_OUT": "YES", "DEEPEVAL_RESULTS_FOLDER": str(folder)}
+    from deepeval import evaluate  # type: ignore[import-not-found]
+    from deepeval.metrics import ExactMatchMetric  # type: ignore[import-not-found]
+    from deepeval.test_case import LLMTestCase  # type: ignore[import-not-found]
+
+    home = Path.cwd()
+    for model in SKILL:
+        cases = [
+            LLMTestCase(input=question(n), actual_output=answer(model, n), expected_output=solution(n))
+            for n in range(len(SUMS))
+        ]
+        with tempfile.TemporaryDirectory() as place:
+            os.chdir(place)  # it keeps the newest run in the current folder too
+            evaluate(cases, [ExactMatchMetric()], hyperparameters={"model": model})
+            os.chdir(home)
+        newest = max(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        newest.rename(folder / f"{model}.json")  # their own names are times, of which two may be one
+    (folder / ".test_run.lock").unlink(missing_ok=True)
+
+
 def make_promptfoo(file: Path, command: str) -> None:
     """Evaluate the models by promptfoo, whose echo provider repeats what a transform then answers."""
     tests = [
@@ -171,7 +193,7 @@ def main() -> None:
     """Make what the flags name."""
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--promptfoo", default="promptfoo", help="command that runs promptfoo")
-    flags.add_argument("--only", choices=["inspect", "lm-eval", "promptfoo"], help="make these alone")
+    flags.add_argument("--only", choices=["inspect", "lm-eval", "deepeval", "promptfoo"], help="make these alone")
     args = flags.parse_args()
     if args.only in (None, "inspect"):
         shutil.rmtree(LOGS / "inspect", ignore_errors=True)
@@ -179,6 +201,9 @@ def main() -> None:
     if args.only in (None, "lm-eval"):
         shutil.rmtree(LOGS / "lm_eval", ignore_errors=True)
         make_lm_eval(LOGS / "lm_eval")
+    if args.only in (None, "deepeval"):
+        shutil.rmtree(LOGS / "deepeval", ignore_errors=True)
+        make_deepeval(LOGS / "deepeval")
     if args.only in (None, "promptfoo"):
         make_promptfoo(LOGS / "promptfoo.json", args.promptfoo)
 

@@ -37,7 +37,7 @@ _PIECE_BYTES = 8 << 20
 _HEAD_BYTES = 1 << 20
 # Keys of one JSON object that is a whole file, on one line.
 _ROW_MARKS = frozenset(
-    {"data", "rows", "items", "results", "records", "eval", "testCases", "resolved_ids", "test_results"}
+    {"data", "rows", "items", "results", "records", "eval", "testCases", "testRunData", "test_results", "resolved_ids"}
 )
 _SEPARATORS = ",\t;|"
 _BOMS = {

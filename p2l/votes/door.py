@@ -111,7 +111,7 @@ def _of_folder(path: Path, kind: str | None) -> Source:
     files = files_of(path)
     if not files:
         raise VoteError(f"{path}: is an empty folder")
-    sample = Sample(str(path), path, files=files)
+    sample = Sample(str(path), path, files=files, rows_of=lambda name: _rows(open_file(path / name).source))
     chosen = kind_of(sample, kind)
     if chosen is not None:
         return _translated(chosen, sample)
@@ -238,7 +238,9 @@ def _pieces(kind: Kind, sample: Sample, table: Source | None, left_out: Counter[
         for raw in table.stream(None, size, as_texts=True):
             columns = [column.cast(pa.string()) if is_text(column.type) else column for column in raw.batch.columns]
             batch = pa.RecordBatch.from_arrays(columns, names=raw.batch.schema.names)
-            yield converted_batch(kind, batch, partial(_place_of, table, raw.first_row), left_out)
+            faults = {row - raw.first_row: why for row, why in table.faults.items()}
+            faults = {position: why for position, why in faults.items() if 0 <= position < len(batch)}
+            yield converted_batch(kind, batch, faults, partial(_place_of, table, raw.first_row), left_out)
         return
     rows = _one_by_one(kind, sample, table, left_out)
     while chunk := list(islice(rows, size)):
@@ -258,7 +260,7 @@ def _rows(table: Source) -> Iterator[Record]:
     """Yield the rows of a table as records."""
     for raw in table.stream(None, _RECORDS_AT_ONCE, as_texts=True):
         for number, row in enumerate(raw.batch.to_pylist(), raw.first_row):
-            yield Record(table.place(number), row)
+            yield Record(table.place(number), row, table.faults.get(number, ""))
 
 
 def _guarded(kind: Kind, sample: Sample, records: Iterator[Record]) -> Iterator[Record]:

@@ -50,13 +50,17 @@ def open_jsonl(path: TableFile) -> Source:
                 names.update(dict.fromkeys(_parse(path, number, line)))
             if not line or file.tell() > _SAMPLE_BYTES:
                 break
-    return Source(str(path), list(names), partial(_read, path), unit="line")
+    faults: dict[int, str] = {}
+    return Source(str(path), list(names), partial(_read, path, faults), unit="line", faults=faults)
 
 
-def _read(path: TableFile, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+def _read(
+    path: TableFile, faults: dict[int, str], columns: Sequence[str] | None, batch_size: int
+) -> Iterator[RawBatch]:
+    """Yield the rows; a line with a value that cannot be read is null there, and a fault."""
     parser = _ArrowParser(path)
     for line, block in _blocks(path):
-        for batch, first in parser.parse(block, line) or _parse_with_python(path, block, line):
+        for batch, first in parser.parse(block, line) or _parse_with_python(path, faults, block, line, columns):
             if columns is not None:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
             starts = range(0, len(batch), batch_size)
@@ -169,7 +173,9 @@ def _holds_timestamp(kind: Any) -> bool:
     return bool(pa.types.is_timestamp(kind))
 
 
-def _parse_with_python(path: TableFile, block: bytes, line: int) -> Iterator[RawBatch]:
+def _parse_with_python(
+    path: TableFile, faults: dict[int, str], block: bytes, line: int, columns: Sequence[str] | None
+) -> Iterator[RawBatch]:
     """Parse the block with Python, one batch for each run of lines without a blank one between."""
     numbered = enumerate(block.split(b"\n")[:-1], line)
     for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
@@ -177,8 +183,10 @@ def _parse_with_python(path: TableFile, block: bytes, line: int) -> Iterator[Raw
             lines = list(run)
             first = lines[0][0]
             rows = [_parse(path, number, text) for number, text in lines]
-            names = list(dict.fromkeys(name for row in rows for name in row))
-            arrays = [_to_array(path, first, name, [row.get(name) for row in rows]) for name in names]
+            names = list(dict.fromkeys(name for row in rows for name in row if columns is None or name in columns))
+            arrays = [_to_array(faults, first, name, [row.get(name) for row in rows]) for name in names]
+            if not names:  # none of the columns that are asked for
+                names, arrays = [""], [pa.nulls(len(rows))]
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
 
 
@@ -196,29 +204,32 @@ def _parse(path: TableFile, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
-def _to_array(path: TableFile, first: int, name: str, values: list[Any]) -> Any:
-    for line, value in enumerate(values, first):
+def _to_array(faults: dict[int, str], first: int, name: str, values: list[Any]) -> Any:
+    """Return the values of a field in lines from `first` on; what is no text is a fault, and null."""
+    for place, value in enumerate(values):
         if has_surrogate(value):
-            raise VoteError(f"{path}: line {line}: {name} holds half of a surrogate pair, which is not text")
+            faults[first + place] = f"{name} holds half of a surrogate pair, which is not text"
+            values[place] = None
     if name == "prompt" and any(isinstance(value, list) for value in values):
         values = [[value] if isinstance(value, str) else value for value in values]
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
         if name == "prompt" and any(isinstance(value, list) for value in values):
-            return pa.array(_turns_of_messages(path, first, values), pa.list_(pa.string()))
+            return pa.array(_turns_of_messages(faults, first, values), pa.list_(pa.string()))
         # Values of several types stay readable as text.
         return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
 
 
-def _turns_of_messages(path: TableFile, first: int, prompts: Sequence[Any]) -> list[list[str] | None]:
+def _turns_of_messages(faults: dict[int, str], first: int, prompts: Sequence[Any]) -> list[list[str] | None]:
     """Return the turns of prompts whose messages are of several types, as texts and parts are."""
     turns: list[list[str] | None] = []
     for line, prompt in enumerate(prompts, first):
         try:
             turns.append(None if prompt is None else prompt_turns(prompt))
         except RowError as error:
-            raise VoteError(f"{path}: line {line}: {error}") from error
+            turns.append(None)
+            faults[line] = str(error)
     return turns
 
 

@@ -22,6 +22,8 @@ _UNSOLVED = (
     "completed_ids",
     "submitted_ids",
 )
+_TERMINAL_ENDINGS = ("results.json", "result.json")  # of leaderboards the time stands before
+_BFCL_GROUPS = frozenset({"non_live", "live", "multi_turn", "agentic", "format_sensitivity"})
 _BFCL_SCORE, _BFCL_RESULT = "_score.json", "_result.json"
 
 
@@ -70,7 +72,8 @@ def _is_swe(sample: Sample) -> bool:
         return sample.has("resolved_ids") and bool(
             sample.columns & {"submitted_ids", "unresolved_ids", "total_instances"}
         )
-    if any(name.endswith("/report.json") for name in sample.files):
+    reports = [name for name in sample.files if name.endswith("/report.json")]
+    if any(b'"resolved"' in _head(sample, name) for name in reports[:50]):
         return True
     candidates = [name for name in sample.files if _is_swe_report(name)]
     return any(b'"resolved_ids"' in _head(sample, name) for name in candidates[:50]) or any(
@@ -85,8 +88,7 @@ def _head(sample: Sample, name: str) -> bytes:
 
 def _terminal_records(sample: Sample) -> Iterator[Record]:
     """Yield a record for each trial: of results.json of a run, or of result.json of each trial (Harbor)."""
-    files = [name for name in sample.files if name.rpartition("/")[2] in {"results.json", "result.json"}]
-    for name in files or [""]:
+    for name in [name for name in sample.files if name.endswith(_TERMINAL_ENDINGS)] or [""]:
         path = sample.path / name if name else sample.table_path
         place = f"{sample.name}/{name}".rstrip("/")
         content = read_document(path, place)
@@ -94,29 +96,33 @@ def _terminal_records(sample: Sample) -> Iterator[Record]:
             raise VoteError(f"{place}: is not an object")
         results = content.get("results")
         if isinstance(results, list):
-            metadata = path.parent / "run_metadata.json" if name else sample.path.parent / "run_metadata.json"
+            folder = path.parent if name else sample.path.parent
+            metadata = folder / "run_metadata.json"
             about = read_document(metadata, str(metadata)) if metadata.is_file() else {}
-            model = first_of(about, ("model_name", "model", "agent_name")) or sample.path.resolve().parent.name
+            model = first_of(about, ("model_name", "model", "agent_name")) or folder.resolve().name
             for number, result in enumerate(results, 1):
-                fields = {
-                    "id": result.get("task_id"),
-                    "prompt": result.get("instruction"),
-                    "score": result.get("is_resolved"),
-                }
+                # A trial that came to no end is not resolved, as the harness counts it.
+                fields = {"id": result.get("task_id"), "score": result.get("is_resolved") or False}
+                fields["prompt"] = result.get("instruction")
                 yield Record(f"{place}: result {number}", {**fields, "model": model})
         elif "task_name" in content:
             agent = content.get("agent_info") or {}
             model = (agent.get("model_info") or {}).get("name") or agent.get("name")
-            rewards = (content.get("verifier_result") or {}).get("rewards") or {}
-            score = first_of(rewards, ("reward", *rewards))
-            yield Record(place, {"id": content["task_name"], "model": model, "score": score})
+            yield Record(place, {"id": content["task_name"], "model": model, "score": _reward(content)})
+
+
+def _reward(trial: Row) -> Any:
+    """Return the reward of a trial as Harbor's mean takes it: none is 0, and of several it is the one called so."""
+    verdict = trial.get("verifier_result") or {}
+    rewards = verdict.get("rewards") or {"reward": verdict.get("reward") or 0}
+    return rewards.get("reward") if len(rewards) > 1 else next(iter(rewards.values()))
 
 
 def _is_terminal(sample: Sample) -> bool:
     if not sample.files:
         rows = [result for row in sample.rows for result in (row.get("results") or []) if isinstance(result, dict)]
         return any("is_resolved" in result for result in rows)
-    names = [name for name in sample.files if name.rpartition("/")[2] in {"results.json", "result.json"}]
+    names = [name for name in sample.files if name.endswith(_TERMINAL_ENDINGS)]
     heads = [_head(sample, name) for name in names[:50]]
     return any(b'"is_resolved"' in head or b'"task_name"' in head for head in heads)
 
@@ -124,13 +130,13 @@ def _is_terminal(sample: Sample) -> bool:
 def _bfcl_records(sample: Sample) -> Iterator[Record]:
     """Yield a record for each test: those that a score file lists failed, the others of the result file passed."""
     scores = [name for name in sample.files if name.endswith(_BFCL_SCORE)]
-    results = {_bfcl_key(name): name for name in sample.files if name.endswith(_BFCL_RESULT)}
+    results = {_bfcl_key(sample, name): name for name in sample.files if name.endswith(_BFCL_RESULT)}
     for name in scores:
         place = f"{sample.name}/{name}"
         lines = [record.content for record in lines_of(sample.path / name, place)]
         failed = {identifier(line.get("id")) for line in lines if "accuracy" not in line}
         counts = next((line for line in lines if "accuracy" in line), {})
-        model, category = _bfcl_key(name)
+        model, category = _bfcl_key(sample, name)
         answers = results.get((model, category))
         if answers is None and counts.get("correct_count") != 0:
             raise VoteError(
@@ -140,19 +146,19 @@ def _bfcl_records(sample: Sample) -> Iterator[Record]:
         tests = failed
         if answers is not None:
             tests = {identifier(record.content.get("id")) for record in lines_of(sample.path / answers, answers)}
+            tests = {test for test in tests if test is None or "_prereq" not in test}  # what fills a memory is no test
         for test in sorted(test for test in tests | failed if test is not None):
             yield Record(place, {"id": test, "task": category, "model": model, "score": test not in failed})
 
 
-def _bfcl_key(name: str) -> tuple[str, str]:
-    """Return the model and the category of a file .../MODEL[/GROUP]/BFCL_v3_CATEGORY_score.json."""
-    parts = name.split("/")
-    stem = parts[-1].removesuffix(_BFCL_SCORE).removesuffix(_BFCL_RESULT)
+def _bfcl_key(sample: Sample, name: str) -> tuple[str, str]:
+    """Return model and category of a file [score/]MODEL[/GROUP[/memory/BACKEND]]/BFCL_v4_CATEGORY_score.json."""
+    *folders, file_name = name.split("/")
+    stem = file_name.removesuffix(_BFCL_SCORE).removesuffix(_BFCL_RESULT)
     category = stem.split("_", 2)[2] if stem.startswith("BFCL_v") else stem
-    folders = [part for part in parts[:-1] if part not in {"score", "result"}]
-    groups = {"non_live", "live", "multi_turn", "agentic", "format_sensitivity", "memory", "web_search", "kv", "vector"}
-    folders = [part for part in folders if part not in groups]
-    return (folders[-1] if folders else "model"), category
+    below = next((place + 1 for place, folder in enumerate(folders) if folder in {"score", "result"}), 0)
+    is_of_model = len(folders) > below and folders[below] not in _BFCL_GROUPS
+    return (folders[below] if is_of_model else sample.path.resolve().name), category
 
 
 def _refuse_empty(row: Row) -> Iterator[Row]:

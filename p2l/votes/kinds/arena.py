@@ -24,6 +24,7 @@ from p2l.votes.kinds.values import (
 
 _KAGGLE_WINNERS = {"winner_model_a": "model_a", "winner_model_b": "model_b", "winner_tie": "tie"}
 _PEOPLE = ("author", "expert", "arena_user", "user", "human", "annotator")
+_TURN_CHOICES = {"a_better": "model_a", "b_better": "model_b", "both_good": "tie", "both_bad": "tie (bothbad)"}
 _FASTCHAT_VOTES = ("leftvote", "rightvote", "tievote", "bothbad_vote")
 
 
@@ -198,6 +199,32 @@ def _comparia(row: Row) -> Iterator[Row]:
     yield vote
 
 
+def _turn_choice(row: Row) -> Iterator[Row]:
+    """Yield the choice of a turn of ComparIA's published arena, of the answers in that turn; turns count from 0."""
+    choice = row.get("choice")
+    if choice in (None, "idk"):
+        raise NoVerdictError("no choice")
+    if choice not in _TURN_CHOICES:
+        raise RowError(f"choice {str(choice)[:40]!r} is none of {', '.join(_TURN_CHOICES)}")
+    last = whole_number(row.get("turn"))
+    talk = turns(row.get("full_conversation_a") or row.get("response_a"), "user", "full_conversation_a")
+    languages = (row.get("metadata") or {}).get("languages") or []
+    vote: Row = {
+        "prompt": talk if last is None else talk[: last + 1],
+        "model_a": name_of(row.get("model_a"), "model_a"),
+        "model_b": name_of(row.get("model_b"), "model_b"),
+        "winner": _TURN_CHOICES[choice],
+        "question_id": identifier(row.get("comparison_id")),
+        "tstamp": seconds(row.get("timestamp")),
+        "turn": None if last is None else last + 1,
+        "language": languages[0] if languages else None,
+        "source": "human",
+    }
+    for side in "ab":
+        vote |= measures(answer_text(row.get(f"response_{side}")), side)
+    yield vote
+
+
 def _is_judged_chat(sample: Sample) -> bool:
     return sample.has("model_a", "model_b", "winner", "judge", "turn", "conversation_a", "conversation_b")
 
@@ -269,6 +296,20 @@ KINDS = (
         sample='{"tstamp": 1682351591.1, "type": "leftvote", "models": ["", ""], "states": [{"model_name": "ant", '
         '"messages": [["USER", "Hi"], ["ASSISTANT", "Yo"]], "offset": 0, "conv_id": "1"}, {"model_name": "bee", '
         '"messages": [["USER", "Hi"], ["ASSISTANT", "Hey"]], "offset": 0, "conv_id": "2"}], "ip": ""}\n...',
+    ),
+    Kind(
+        name="comparia-turns",
+        about="ComparIA's arena, a row for each turn",
+        gives="votes",
+        recognise=lambda sample: sample.has("model_a", "model_b", "choice", "response_a", "comparison_id"),
+        marks=("comparison_id", "response_a"),
+        needs=("model_a", "model_b", "choice"),
+        reads="choice -> winner, full_conversation_a -> prompt, response_a, response_b -> lengths",
+        convert=_turn_choice,
+        sample='{"response_id": "r1", "choice": "a_better", "turn": 0, "comparison_id": "c1", "model_a": "ant",\n'
+        '"model_b": "bee", "timestamp": "2026-01-05T10:00:00", "response_a": [{"role": "user", "content": '
+        '"Bonjour"}, {"role": "assistant", "content": "Salut"}], "response_b": [{"role": "user", "content": '
+        '"Bonjour"}, {"role": "assistant", "content": "Bonjour."}], "metadata": {"languages": ["fr"]}}',
     ),
     Kind(
         name="comparia",

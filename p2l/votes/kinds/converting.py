@@ -17,7 +17,7 @@ import pyarrow as pa
 from p2l.votes.kinds.flat import Columns, FlatBatch, OddBatchError
 from p2l.votes.kinds.kind import Kind, Record, Row
 from p2l.votes.kinds.texts import RowError, has_surrogate
-from p2l.votes.kinds.values import MEASURES, NoVerdictError
+from p2l.votes.kinds.values import MEASURES, NoVerdictError, grade
 
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
 TYPES = {
@@ -36,6 +36,7 @@ TYPES = {
     },
 }
 """The columns that kinds give, in their order."""
+_LARGEST = 2**62  # count
 NEEDED = {"votes": ("model_a", "model_b", "winner"), "scores": ("model", "score")}
 
 
@@ -58,14 +59,13 @@ class Piece:
 
 def converted(kind: Kind, records: Iterable[Record], left_out: Counter[str]) -> Iterator[Converted]:
     """Yield what records become; what holds no verdict is counted in `left_out`."""
-    needed = NEEDED[kind.gives]
-    for place, content in records:
+    for place, content, fault in records:
+        if fault:
+            yield Converted(place, {}, fault)
+            continue
         try:
             for row in kind.convert(content):
-                fault = "holds half of a surrogate pair, which is not text" if _is_no_text(row) else ""
-                lacking = next((name for name in needed if row.get(name) is None), None)
-                fault = fault or (f"has no {lacking}" if lacking else "")
-                yield Converted(place, {} if fault else row, fault)
+                yield Converted(place, _checked(kind, row), "")
         except NoVerdictError as reason:
             left_out[str(reason)] += 1
         except RowError as error:
@@ -73,6 +73,27 @@ def converted(kind: Kind, records: Iterable[Record], left_out: Counter[str]) -> 
         # A field of another type than its tool writes: one row is refused, not the program ended.
         except (AttributeError, KeyError, TypeError, IndexError, ValueError):
             yield Converted(place, {}, f"a field is missing or of another type than in {kind.about}")
+
+
+def _checked(kind: Kind, row: Row) -> Row:
+    """Return a row whose values are of the types of the schema; RowError where one is not, or lacks."""
+    if _is_no_text(row):
+        raise RowError("holds half of a surrogate pair, which is not text")
+    lacking = next((name for name in NEEDED[kind.gives] if row.get(name) is None), None)
+    if lacking:
+        raise RowError(f"has no {lacking}")
+    types = TYPES[kind.gives]
+    checked = {}
+    for name, value in row.items():
+        is_number = types[name] in (_INTEGER, _NUMBER)
+        if is_number and value is not None and type(value) not in (int, float):  # text as CSV has it, true
+            value = grade(value, name)
+        if types[name] == _TEXT and not isinstance(value, str | None):
+            raise RowError(f"{name} is not text")
+        if types[name] == _INTEGER and value is not None and not -_LARGEST <= value <= _LARGEST:
+            raise RowError(f"{name} is {value}, which is no count")
+        checked[name] = value
+    return checked
 
 
 def _is_no_text(row: Row) -> bool:
@@ -93,12 +114,15 @@ def converted_piece(kind: Kind, rows: Sequence[Converted]) -> Piece:
     return Piece(_as_batch(kind, [row.content for row in rows]), faults, places.__getitem__)
 
 
-def converted_batch(kind: Kind, table: Any, place: Callable[[int], str], left_out: Counter[str]) -> Piece:
+def converted_batch(
+    kind: Kind, table: Any, faults: Mapping[int, str], place: Callable[[int], str], left_out: Counter[str]
+) -> Piece:
     """Return what a batch of a flat table becomes: most rows as columns, odd ones one by one, in the file's order.
 
-    `place` names the row at a position of the batch.
+    `faults` has the positions of rows that cannot be read, and `place` names the row at a position.
     """
     flat = FlatBatch(table)
+    flat.is_odd[list(faults)] = True
     try:
         answers = [] if kind.convert_batch is None else kind.convert_batch(flat)
     except OddBatchError:
@@ -112,15 +136,16 @@ def converted_batch(kind: Kind, table: Any, place: Callable[[int], str], left_ou
     odd = np.flatnonzero(flat.is_odd)
     rows: list[Converted] = []
     for position, content in zip(odd.tolist(), table.take(pa.array(odd)).to_pylist(), strict=True):
-        of_row = list(converted(kind, [Record(place(position), content)], left_out))
+        record = Record(place(position), content, faults.get(position, ""))
+        of_row = list(converted(kind, [record], left_out))
         rows += of_row
         origins.append(np.full(len(of_row), position))
     batches.append(_as_batch(kind, [row.content for row in rows]))
     origin = np.concatenate([*origins, np.zeros(0, dtype=np.int64)])
     order = np.argsort(origin, kind="stable")
     batch = pa.concat_batches(batches).take(pa.array(order))
-    faults = [""] * (len(order) - len(rows)) + [row.fault for row in rows]
-    faulty = {position: faults[row] for position, row in enumerate(order.tolist()) if faults[row]}
+    reasons = [""] * (len(order) - len(rows)) + [row.fault for row in rows]
+    faulty = {position: reasons[row] for position, row in enumerate(order.tolist()) if reasons[row]}
     return Piece(batch, faulty, lambda position: place(int(origin[order[position]])))
 
 

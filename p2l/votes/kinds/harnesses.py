@@ -18,7 +18,9 @@ _SAMPLES = re.compile(r"samples_(?P<task>.+?)(?:_\d{4}-\d{2}-\d{2}T[\d.:-]+)?\.j
 _RESULTS = re.compile(r"results(_.*)?\.json$")
 _METRICS = (
     *("exact_match", "acc", "quasi_exact_match", "final_number_exact_match", "math_equiv_chain_of_thought"),
-    *("math_equiv", "pass@1", "pass_at_1", "prompt_level_strict_acc", "f1", "f1_score", "rouge_l", "bleu_4", "mc2"),
+    *("math_equiv", "chain_of_thought_correctness", "omni_math_accuracy", "ifeval_strict_accuracy"),
+    *("wildbench_score_rescaled", "model_judged_score", "safety_score", "quasi_prefix_exact_match", "pass@1"),
+    *("pass_at_1", "pass", "prompt_level_strict_acc", "accuracy", "f1", "f1_score", "rouge_l", "bleu_4", "mc2"),
 )
 """Metrics that say how good an answer is, the clearest first."""
 _HELM_FILES = ("run_spec.json", "scenario_state.json", "per_instance_stats.json")
@@ -72,7 +74,7 @@ def _lm_eval_records(sample: Sample) -> Iterator[Record]:
         task = match["task"] if match else path.stem
         model = _lm_eval_model(path)
         first_filter: Any = None
-        for place, content in lines_of(path, name):
+        for place, content, _ in lines_of(path, name):
             first_filter = content.get("filter") if first_filter is None else first_filter
             marked = {"p2l_model": model, "p2l_task": task, "p2l_filter": first_filter}
             yield Record(place, content | marked)
@@ -148,9 +150,16 @@ def _helm_records(sample: Sample) -> Iterator[Record]:
             for state in (state.get("request_states") or [])
             if isinstance(state.get("instance"), dict)
         }
-        for number, entry in enumerate(stats, 1):
-            marked = {"model": model, "task": task, "prompt": prompts.get(entry.get("instance_id"))}
-            yield Record(f"{place}/per_instance_stats.json: entry {number}", entry | marked)
+        # Each metric of a run has written an entry of its own for an instance.
+        answers: dict[tuple[Any, Any], list[Any]] = {}
+        for entry in stats:
+            if not entry.get("perturbation"):  # a perturbed copy measures robustness, not the answer
+                key = (entry.get("instance_id"), entry.get("train_trial_index"))
+                answers.setdefault(key, []).extend(entry.get("stats") or [])
+        for (instance, trial), of_answer in answers.items():
+            marked = {"model": model, "task": task, "prompt": prompts.get(instance)}
+            where = f"{place}/per_instance_stats.json: instance {instance}, trial {trial}"
+            yield Record(where, {**marked, "instance_id": instance, "stats": of_answer})
 
 
 def _helm_file(path: Path, name: str) -> Any:
@@ -167,7 +176,6 @@ def _helm(row: Row) -> Iterator[Row]:
     values: dict[str, Any] = {}
     for stat in row.get("stats") or []:
         name = stat.get("name") or {}
-        # Perturbed copies of an instance measure robustness, not the answer.
         if not name.get("perturbation") and stat.get("count") and name.get("name") in _METRICS:
             values.setdefault(name["name"], stat.get("mean", stat.get("sum")))
     metric, value = best_metric(values)

@@ -1,7 +1,8 @@
 """Logs of Inspect: `.eval` files, which are zips of JSON, and JSON logs, one or a folder of them.
 
-The samples of an `.eval` file are read one at a time. Versions since 2026 pack them with Zstandard, which the zip
-library of Python before 3.14 does not know; such an entry is read where its header says that it lies.
+Where `inspect_ai` is installed its own reader reads them, else what follows here: the samples of an `.eval` file one at
+a time. Versions since 2026 pack them with Zstandard, which the zip library of Python before 3.14 does not know; such an
+entry is read where its header says that it lies.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from p2l.votes.kinds.values import NoVerdictError, grade, identifier
 
 _ZSTANDARD = 93  # method of compression in a zip
 _MAX_ENTRY_BYTES = 1 << 30
+_READ_FIELDS = {"id", "input", "scores", "error"}
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 
@@ -75,9 +78,32 @@ def _about(header: Any, name: str) -> Row:
     return {"model": evaluation["model"], "task": str(evaluation.get("task") or "task")}
 
 
+def _by_inspect(path: Path, name: str) -> Iterator[Record]:
+    """Yield the samples of a log by Inspect's own reader, which knows the formats of all its versions."""
+    from inspect_ai.log import read_eval_log, read_eval_log_samples  # type: ignore[import-not-found]
+
+    try:
+        if is_eval_file(path):
+            log = read_eval_log(str(path), header_only=True, format="eval")
+            samples = read_eval_log_samples(str(path), all_samples_required=False, format="eval")
+        else:
+            log = read_eval_log(str(path), format="json")
+            samples = iter(log.samples or [])
+        about = {"model": log.eval.model, "task": log.eval.task}
+        for sample in samples:
+            content = sample.model_dump(mode="json", include=_READ_FIELDS)
+            yield Record(f"{name}: sample {sample.id}, epoch {sample.epoch}", {"log": about, "sample": content})
+    except (OSError, ValueError, LookupError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise VoteError(f"{name}: Inspect cannot read this log: {first_line(error)}") from error
+
+
 def _records(sample: Sample) -> Iterator[Record]:
     files = [(sample.path / name, f"{sample.name}/{name}") for name in _log_names(sample)]
+    is_installed = find_spec("inspect_ai") is not None
     for path, name in files or [(sample.path, sample.name)]:
+        if is_installed:
+            yield from _by_inspect(path, name)
+            continue
         if is_eval_file(path):
             yield from _eval_file(path, name)
             continue

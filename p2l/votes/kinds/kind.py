@@ -24,6 +24,7 @@ class Record(NamedTuple):
 
     place: str
     content: Row
+    fault: str = ""  # why it cannot be read
 
 
 def read_document(path: Path, name: str) -> Any:
@@ -50,6 +51,8 @@ class Sample:
     files: tuple[str, ...] = ()  # names of the files of a folder, relative to it
     unpacked: Path | None = None  # the bytes of a file that was packed
     is_document: bool = False  # whether the file is one JSON object
+    rows_of: Callable[[str], Iterator[Record]] = lambda _: iter(())
+    """Yields the rows of a table among the files of a folder, by its name."""
 
     @property
     def table_path(self) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 from p2l.votes.kinds.kind import Kind, Row, Sample
 from p2l.votes.kinds.tables import one_text
@@ -60,14 +61,17 @@ def _ultra_feedback(row: Row) -> Iterator[Row]:
     if not isinstance(completions, list):
         raise RowError("completions must be a list of {model, response, overall_score}")
     prompt = one_text(row.get("instruction"), "instruction")
-    for completion in completions:
-        score = grade(first_of(completion, ("overall_score", "fine-grained_score")), "overall_score")
-        yield {
-            "prompt": prompt,
-            "model": name_of(completion.get("model"), "model of a completion"),
-            "score": score / 10.0,
-            "category": identifier(row.get("source")),
-        }
+    scores = [first_of(completion, ("overall_score", "fine-grained_score")) for completion in completions]
+    if all(score is None for score in scores):
+        raise NoVerdictError("no overall_score")
+    for completion, score in zip(completions, scores, strict=True):
+        if score is not None:
+            yield {
+                "prompt": prompt,
+                "model": name_of(completion.get("model"), "model of a completion"),
+                "score": grade(score, "overall_score") / 10.0,
+                "category": identifier(row.get("source")),
+            }
 
 
 def _nectar(row: Row) -> Iterator[Row]:
@@ -91,21 +95,84 @@ def _nectar(row: Row) -> Iterator[Row]:
         yield {"prompt": prompt, "source": "gpt-4", **_sided(repr((prompt, better, worse)), better, worse)}
 
 
+class _Pairs(NamedTuple):
+    """Published pairs of answers with a preference, whose models are not named: columns of a user's name them."""
+
+    prompt: str
+    answers: tuple[str, str]
+    preference: str
+    # (preference) -> outcome: of a number from -3 (the first answer is much better) to 3, or of 1 for the first, else 0
+    outcome: Callable[[float], str]
+    category: str = ""
+
+
+def _by_sign(preference: float) -> str:
+    return "tie" if preference == 0 else "model_b" if preference > 0 else "model_a"
+
+
+def _by_first(preference: float) -> str:
+    if preference not in (0, 1):
+        raise RowError(f"labels is {preference:g}; it is 1 where the first answer was preferred, else 0")
+    return "model_a" if preference == 1 else "model_b"
+
+
+def _votes_of_pairs(pairs: _Pairs) -> Callable[[Row], Iterator[Row]]:
+    """Return the reading of a row whose models stand in columns model_a and model_b."""
+
+    def convert(row: Row) -> Iterator[Row]:
+        vote: Row = {
+            "prompt": prompt_turns(row.get(pairs.prompt), pairs.prompt),
+            "model_a": name_of(row.get("model_a"), "model_a"),
+            "model_b": name_of(row.get("model_b"), "model_b"),
+            "winner": pairs.outcome(grade(row.get(pairs.preference), pairs.preference)),
+            "category": identifier(row.get(pairs.category)),
+        }
+        for side, answer in zip("ab", pairs.answers, strict=True):
+            vote |= measures(answer_text(row.get(answer)), side)
+        yield vote
+
+    return convert
+
+
+def _paired(name: str, about: str, pairs: _Pairs, sample: str) -> tuple[Kind, Kind]:
+    """Return the kind of such pairs with the models in columns, and that without, which holds no votes."""
+    columns = (pairs.prompt, *pairs.answers, pairs.preference)
+    first, second = pairs.answers
+    return (
+        Kind(
+            name=name,
+            about=about,
+            gives="votes",
+            recognise=lambda table: table.has("model_a", "model_b", *columns),
+            reads=f"{pairs.preference} -> winner, {pairs.prompt} -> prompt, {first}, {second} -> lengths",
+            convert=_votes_of_pairs(pairs),
+            sample=sample,
+        ),
+        _nameless(
+            f"{name}-nameless",
+            about,
+            columns,
+            sample.replace('"model_a": "ant", "model_b": "bee", ', ""),
+            needs=f"add columns of the models that gave {first} and {second}, and name them by --columns "
+            "model_a=NAME,model_b=NAME",
+        ),
+    )
+
+
 def _names_chosen(sample: Sample) -> bool:
     columns = sample.columns
     return {"chosen", "rejected"} <= columns and bool(columns & {*_CHOSEN}) and bool(columns & {*_REJECTED})
 
 
-def _nameless(name: str, about: str, columns: Sequence[str], sample: str) -> Kind:
-    """Return a kind of published pairs that name no models, so that no leaderboard can be made of them."""
+def _nameless(name: str, about: str, columns: Sequence[str], sample: str, needs: str) -> Kind:
+    """Return a kind of published answers that names no models, so that no leaderboard can be made of it."""
     return Kind(
         name=name,
         about=about,
         gives="votes",
         recognise=lambda table: table.has(*columns),
         sample=sample,
-        refusal="does not say which models gave the answers, so it holds no votes between models; "
-        "add columns of the models' names, and name them by --columns model_a=NAME,model_b=NAME,winner=NAME",
+        refusal=f"does not say which models gave the answers, so it holds no votes between models; {needs}",
     )
 
 
@@ -145,30 +212,40 @@ KINDS = (
         '"ant", '
         '"rank": 1.0}, {"answer": "Cow", "model": "bee", "rank": 2.0}]}\n...',
     ),
+    *_paired(
+        "help-steer2",
+        "HelpSteer2's preferences",
+        _Pairs("prompt", ("response_1", "response_2"), "preference_strength", _by_sign),
+        '{"split": "train", "model_a": "ant", "model_b": "bee", "prompt": "Name a colour", "response_1": "Blue",\n'
+        '"response_2": "Cow", "preference_strength": -2, "preference_statement": "Response 1 is better."}',
+    ),
+    *_paired(
+        "help-steer3",
+        "HelpSteer3's preferences",
+        _Pairs("context", ("response1", "response2"), "overall_preference", _by_sign, category="domain"),
+        '{"domain": "general", "language": "english", "model_a": "ant", "model_b": "bee", "context":\n'
+        '[{"role": "user", "content": "Name a colour"}], "response1": "Blue", "response2": "Cow", '
+        '"overall_preference": -2}',
+    ),
+    *_paired(
+        "shp",
+        "SHP's preferences between answers of people on Reddit",
+        _Pairs("history", ("human_ref_A", "human_ref_B"), "labels", _by_first, category="domain"),
+        '{"post_id": "1", "domain": "askbaking", "model_a": "ant", "model_b": "bee", "history": "How long?",\n'
+        '"human_ref_A": "An hour", "human_ref_B": "Two", "labels": 1, "score_A": 9, "score_B": 4}',
+    ),
     _nameless(
         "help-steer",
         "HelpSteer's ratings of single answers",
         ("prompt", "response", "helpfulness", "verbosity"),
         "prompt,response,helpfulness,correctness,coherence,complexity,verbosity\nName a colour,Blue,4,4,4,1,1",
-    ),
-    _nameless(
-        "help-steer3",
-        "HelpSteer3's preferences",
-        ("context", "response1", "response2", "overall_preference"),
-        '{"domain": "general", "language": "english", "context": [{"role": "user", "content": "Name a colour"}], '
-        '"response1": "Blue", "response2": "Cow", "overall_preference": -2}\n...',
-    ),
-    _nameless(
-        "shp",
-        "SHP's preferences between people's answers",
-        ("history", "human_ref_A", "human_ref_B", "labels"),
-        '{"post_id": "1", "domain": "askbaking", "history": "How long?", "human_ref_A": "An hour", '
-        '"human_ref_B": "Two", "labels": 1}\n...',
+        needs="add a column of the models, and name it and a rating by --columns model=NAME,score=helpfulness",
     ),
     _nameless(
         "chosen-rejected-nameless",
         "chosen and rejected answers",
         ("chosen", "rejected"),
         '{"prompt": "Name a colour", "chosen": "Blue", "rejected": "Cow"}\n...',
+        needs="add columns of the models, and name them by --columns chosen_model=NAME,rejected_model=NAME",
     ),
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,10 +11,25 @@ from p2l.common.errors import VoteError
 from p2l.votes.kinds.harnesses import lines_of
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
 from p2l.votes.kinds.tables import graded, one_text
-from p2l.votes.kinds.texts import unquoted
+from p2l.votes.kinds.texts import RowError, unquoted
 from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier, name_of
 
 _ERROR = 2  # promptfoo's failureReason of an answer that failed, where 1 is an assertion that did
+_COSTS = ("totalCost", "calculatedTotalCost", "estimated_cost")
+_TABLE_ENDINGS = (".csv", ".json", ".jsonl", ".csv.gz", ".json.gz", ".jsonl.gz", ".parquet")
+# Columns of Langfuse's table of observations; all others are names of scores.
+_OBSERVATION_FIELDS = frozenset(
+    (
+        *("id", "traceId", "projectId", "environment", "type", "parentObservationId", "startTime", "endTime", "name"),
+        *("metadata", "level", "statusMessage", "version", "input", "output", "model", "internalModel", "modelId"),
+        *("internalModelId", "modelParameters", "providedModelName", "usageDetails", "costDetails", "latency"),
+        *("providedCostDetails", "providedUsageDetails", "completionStartTime", "promptId", "promptName", "unit"),
+        *("promptVersion", "createdAt", "updatedAt", "timeToFirstToken", "traceName", "traceTags", "traceTimestamp"),
+        *("userId", "sessionId", "inputCost", "outputCost", "totalCost", "inputUsage", "outputUsage", "totalUsage"),
+        *("inputPrice", "outputPrice", "totalPrice", "tags", "toolDefinitions", "toolCalls", "toolCallNames"),
+        *("comments", "release", "bookmarked", "public"),
+    )
+)
 _FIRST_MODEL = ("model", "providedModelName", "provided_model_name", "ls_model_name", "model_name", "modelId")
 
 
@@ -85,7 +101,7 @@ def _openai_log(sample: Sample) -> Iterator[Record]:
     """Yield one record a sample of a log of OpenAI Evals, of its events."""
     model = task = None
     prompts: dict[str, Any] = {}
-    for place, event in lines_of(sample.table_path, sample.name):
+    for place, event, _ in lines_of(sample.table_path, sample.name):
         if isinstance(event.get("spec"), dict):
             names = event["spec"].get("completion_fns") or [event["spec"].get("run_config", {}).get("model")]
             model, task = names[0], event["spec"].get("base_eval") or event["spec"].get("eval_name")
@@ -132,10 +148,12 @@ def _deepeval_cases(sample: Sample) -> Iterator[Record]:
 
 
 def _deepeval(row: Row) -> Iterator[Row]:
-    metrics = first_of(row, ("metricsData", "metrics_data", "metricsMetadata")) or []
-    scores = [
-        metric.get("score") for metric in metrics if isinstance(metric, Mapping) and metric.get("score") is not None
-    ]
+    listed = first_of(row, ("metricsData", "metrics_data", "metricsMetadata")) or []
+    metrics = [metric for metric in listed if isinstance(metric, Mapping)]
+    decisive = [metric for metric in metrics if not metric.get("flaky")] or metrics  # as a test case's success has it
+    scores = [grade(metric["score"]) for metric in decisive if metric.get("score") is not None]
+    if not scores and any(metric.get("error") for metric in decisive):
+        raise NoVerdictError("error of a metric")
     if not scores and row.get("success") is None:
         raise NoVerdictError("no metric")
     prompt = one_text(row.get("input"), "input")
@@ -143,7 +161,8 @@ def _deepeval(row: Row) -> Iterator[Row]:
         "question_id": prompt,
         "prompt": prompt,
         "model": name_of(row["p2l_model"], "model"),
-        "score": sum(grade(score) for score in scores) / len(scores) if scores else grade(row["success"]),
+        "score": sum(scores) / len(scores) if scores else grade(row["success"]),
+        "cost": row.get("tokenCost"),
     }
 
 
@@ -159,7 +178,7 @@ def _observation(row: Row) -> Iterator[Row]:
         "prompt": text,
         "model": name_of(model, "model"),
         "score": _first_score(row.get("scores")),
-        "cost": first_of({**metrics, **row}, ("totalCost", "estimated_cost", "calculatedTotalCost")),
+        "cost": first_of({**metrics, **row}, _COSTS),
     }
 
 
@@ -176,17 +195,73 @@ def _langsmith(row: Row) -> Iterator[Row]:
     }
 
 
+# Langfuse: a table of scores names traces alone; the model and the input stand in the table of observations.
+
+
 def _langfuse_score(row: Row) -> Iterator[Row]:
-    """Yield a score of Langfuse's table of scores, where the model and the input of its trace stand in it."""
+    """Yield a score with the model and the input of what it was given to."""
     model = first_of(row, _FIRST_MODEL) or first_of(_mapping(row.get("metadata")), _FIRST_MODEL)
-    text = _text(first_of(row, ("input", "traceInput")))
+    if model is None and "p2l_observation" in row:
+        raise NoVerdictError("score of something else than an answer of a model")
+    is_number = row.get("dataType") in (None, "NUMERIC", "BOOLEAN")
+    value = first_of(row, ("value", "stringValue") if is_number else ("stringValue", "value"))
+    try:
+        score = grade(value)
+    except RowError as error:
+        raise (error if is_number else NoVerdictError("score in words")) from error
+    name, text = identifier(row.get("name")), _text(first_of(row, ("input", "traceInput")))
     yield {
-        "question_id": text,
-        "category": identifier(row.get("name")),
+        "question_id": f"{name}: {text}",
+        "category": name,
         "prompt": text,
         "model": name_of(model, "model"),
-        "score": grade(first_of(row, ("value", "stringValue"))),
+        "score": score,
+        "cost": first_of(row, _COSTS),
     }
+
+
+def _langfuse_answer(row: Row) -> Iterator[Row]:
+    """Yield the scores of a row of the table of observations, each a column of lists called by its name."""
+    given = {name: unquoted(value) for name, value in row.items() if name not in _OBSERVATION_FIELDS}
+    scores = {name: values for name, values in given.items() if isinstance(values, list) and values}
+    if not scores:
+        raise NoVerdictError("no score")
+    for name, values in scores.items():
+        for value in values:
+            yield from _langfuse_score({**row, "name": name, "value": value})
+
+
+def _is_langfuse_table(sample: Sample) -> bool:
+    names = sample.columns - _OBSERVATION_FIELDS
+    if not sample.has("id", "traceId", "input", "startTime") or not sample.columns.intersection(_FIRST_MODEL):
+        return False
+    return any(isinstance(row.get(name), list) and row[name] for row in sample.rows for name in names)
+
+
+def _langfuse_files(sample: Sample, table: str) -> list[str]:
+    return [name for name in sample.files if table in name.lower() and name.lower().endswith(_TABLE_ENDINGS)]
+
+
+def _langfuse_joined(sample: Sample) -> Iterator[Record]:
+    """Yield the scores of an exported folder, with what the observations in it tell of the answers."""
+    answers: dict[Any, Row] = {}
+    for name in _langfuse_files(sample, "observations"):
+        for _, row, _ in sample.rows_of(name):
+            observation = _in_camel_case(row)
+            if first_of(observation, _FIRST_MODEL) is not None:
+                kept = {field: observation.get(field) for field in (*_FIRST_MODEL, "input", *_COSTS)}
+                answers[observation.get("id")] = kept
+                answers.setdefault(observation.get("traceId"), kept)
+    for name in _langfuse_files(sample, "scores"):
+        for place, row, _ in sample.rows_of(name):
+            score = _in_camel_case(row)
+            answer = answers.get(score.get("observationId")) or answers.get(score.get("traceId")) or {}
+            yield Record(place, {**score, **answer, "p2l_observation": bool(answer)})
+
+
+def _in_camel_case(row: Row) -> Row:
+    """Return a row with the names that the API has; exports to object stores write `trace_id` and the like."""
+    return {re.sub(r"_([a-z])", lambda match: match[1].upper(), name): value for name, value in row.items()}
 
 
 def _is_promptfoo(sample: Sample) -> bool:
@@ -259,11 +334,39 @@ KINDS = (
         recognise=lambda sample: (
             sample.has("traceId", "name", "value") and bool(sample.columns.intersection(_FIRST_MODEL))
         ),
-        marks=("traceId", "name", "value"),
-        needs=("model",),
         reads="model -> model, input -> prompt, value -> score, name -> category",
         convert=_langfuse_score,
         sample="id,traceId,name,value,dataType,source,model,input\n1,t1,correctness,1,NUMERIC,ANNOTATION,ant,2 + 2?",
+    ),
+    Kind(
+        name="langfuse-scores",
+        about="Langfuse's table of scores",
+        gives="scores",
+        recognise=lambda sample: bool(sample.columns & {"traceId", "trace_id"}) and sample.has("name", "value"),
+        refusal="names neither models nor inputs, which stand in its table of observations; export that one too, and "
+        "give the folder with both",
+        sample="id,traceId,timestamp,source,name,dataType,value,stringValue,observationId\n"
+        "1,t1,2026-01-05T10:00:00Z,API,correctness,NUMERIC,1,,o1",
+    ),
+    Kind(
+        name="langfuse-observations",
+        about="Langfuse's table of observations",
+        gives="scores",
+        recognise=_is_langfuse_table,
+        reads="model -> model, input -> prompt, columns of lists -> scores, their names -> category",
+        convert=_langfuse_answer,
+        sample="id,traceId,type,startTime,model,input,totalCost,correctness\n"
+        'o1,t1,GENERATION,2026-01-05T10:00:00Z,ant,2 + 2?,0.001,"[1]"',
+    ),
+    Kind(
+        name="langfuse-export",
+        about="an export of Langfuse",
+        gives="scores",
+        recognise=lambda sample: bool(_langfuse_files(sample, "scores") and _langfuse_files(sample, "observations")),
+        reads="scores -> score, name -> category, the observation or the trace they are of -> model, prompt and cost",
+        convert=_langfuse_score,
+        records=_langfuse_joined,
+        sample="a folder with scores/FILE.jsonl and observations/FILE.jsonl,\nor with both tables as CSV",
     ),
     Kind(
         name="observations",

@@ -210,6 +210,8 @@ def by_model(questions: Sequence[str]) -> Callable[[Row], Iterator[Row]]:
 
 def _router_records(row: Row) -> Iterator[Row]:
     """Yield the answers of one result file of LLMRouterBench: a model on a data set."""
+    if row.get("demo"):  # a run on a few questions, which the benchmark's own reader passes over too
+        raise NoVerdictError("demo run")
     model = name_of(first_of(row, MODELS), "model_name")
     records = row.get("records")
     if not isinstance(records, list):
@@ -219,11 +221,12 @@ def _router_records(row: Row) -> Iterator[Row]:
             raise RowError("records must be a list of {index, prompt, score}")
         index = identifier(record.get("index"))
         yield {
-            "question_id": f"{row.get('dataset_name')} {index}",
+            "question_id": " ".join(str(name) for name in (row.get("dataset_name"), row.get("split"), index) if name),
             "category": identifier(row.get("dataset_name")),
             "prompt": one_text(first_of(record, ("origin_query", "prompt"))),
             "model": model,
-            "score": grade(record.get("score")),
+            # The benchmark's own reader takes an answer without a score as wrong.
+            "score": grade(0.0 if record.get("score") is None else record["score"]),
             "cost": _cost(record.get("cost")),
         }
 

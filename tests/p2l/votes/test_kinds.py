@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ VOTES: dict[str, list[tuple[Any, ...]]] = {
     "mt-bench": [(["Hi"], "ant", "bee", "model_a")],
     "fastchat-log": [(["Hi"], "ant", "bee", "model_a")],
     "comparia": [(["Bonjour"], "ant", "bee", "model_a")],
+    "comparia-turns": [(["Bonjour"], "ant", "bee", "model_a")],
+    "help-steer2": [(["Name a colour"], "ant", "bee", "model_a")],
+    "help-steer3": [(["Name a colour"], "ant", "bee", "model_a")],
+    "shp": [(["How long?"], "ant", "bee", "model_a")],
     "fastchat-pairs": [(None, "ant", "bee", "model_a")],
     "model-pairs": [(["Name a colour"], "ant", "bee", "model_a")],
     # Both games are won by ant: as the second answer, then as the first.
@@ -43,6 +48,7 @@ SCORES: dict[str, list[tuple[Any, ...]]] = {
     "openai-evals-api": [("Hi", "ant", 1.0)],
     "deepeval": [("2 + 2?", "ant", 0.9)],
     "langfuse": [("2 + 2?", "ant", 1.0)],
+    "langfuse-observations": [("2 + 2?", "ant", 1.0)],
     "observations": [("2 + 2?", "ant", 1.0)],
     "langsmith": [("2 + 2?", "ant", 1.0)],
     "fastchat-grades": [(None, "ant", 0.8)],
@@ -55,8 +61,11 @@ SCORES: dict[str, list[tuple[Any, ...]]] = {
     "wide-by-question": [("2 + 2?", "ant", 1.0), ("2 + 2?", "bee", 0.0)],
     "wide-by-model": [(None, "ant", 1.0), (None, "ant", 0.0)],
 }
-FOLDERS = {"helm", "bfcl"}
-NAMELESS = {"help-steer", "help-steer3", "shp", "chosen-rejected-nameless", "leaderboard"}
+FOLDERS = {"helm", "bfcl", "langfuse-export"}
+NAMELESS = {
+    *("help-steer", "help-steer2-nameless", "help-steer3-nameless", "shp-nameless", "chosen-rejected-nameless"),
+    *("leaderboard", "langfuse-scores"),
+}
 
 
 def imported(path: Path, **options: Any) -> tuple[Imported, list[dict[str, Any]]]:
@@ -143,40 +152,55 @@ def test_arena_hard_names_its_baseline(tmp_path: Path) -> None:
     assert {vote["source"] for vote in votes} == {"gpt-4.1"}
 
 
+def helm_run(model: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    instance = {"id": "id1", "input": {"text": "2 + 2?"}, "references": [], "split": "test"}
+    adapter = {"method": "generation", "model": model, "model_deployment": model}
+    return {
+        "run_spec.json": {"name": f"gsm:model={model}", "adapter_spec": adapter},
+        "scenario_state.json": {"request_states": [{"instance": instance, "request": {"prompt": "..."}}]},
+        "per_instance_stats.json": entries,
+    }
+
+
+def stat(name: str, mean: float) -> dict[str, Any]:
+    return {"name": {"name": name, "split": "test"}, "count": 1, "sum": mean, "mean": mean}
+
+
 def test_helm_runs_become_scores_by_their_metric(tmp_path: Path) -> None:
+    entry = {"instance_id": "id1", "train_trial_index": 0}
+    perturbed = {**entry, "perturbation": {"name": "typos"}, "stats": [stat("exact_match", 0.5)]}
     for model, mean in (("openai/ant", 1.0), ("openai/bee", 0.0)):
-        stat = {"name": {"name": "exact_match", "split": "test"}, "count": 1, "sum": mean, "mean": mean}
-        robust = {"name": {"name": "exact_match", "perturbation": {"name": "typos"}}, "count": 1, "mean": 0.5}
-        instance = {"id": "id1", "input": {"text": "2 + 2?"}, "references": [], "split": "test"}
-        files = {
-            "run_spec.json": {"name": f"gsm:model={model}", "adapter_spec": {"model": model}},
-            "scenario_state.json": {"request_states": [{"instance": instance, "request": {"prompt": "..."}}]},
-            "per_instance_stats.json": [{"instance_id": "id1", "train_trial_index": 0, "stats": [robust, stat]}],
-        }
-        written(tmp_path / "runs" / f"gsm:model={model.replace('/', '_')}", files)
+        # HELM writes an entry of an instance for each metric: first of time and tokens, then of the answer.
+        runtime = {**entry, "stats": [stat("inference_runtime", 3.0), stat("num_output_tokens", 7.0)]}
+        graded = {**entry, "stats": [stat("chain_of_thought_correctness", mean)]}
+        run = helm_run(model, [runtime, graded, perturbed])
+        written(tmp_path / "runs" / f"gsm:model={model.replace('/', '_')}", run)
     done, rows = imported(tmp_path / "runs")
     assert [(row["model"], row["score"], row["prompt"], row["category"]) for row in rows] == [
         ("openai/ant", 1.0, "2 + 2?", "gsm"),
         ("openai/bee", 0.0, "2 + 2?", "gsm"),
     ]
-    assert done.about.startswith("HELM runs")
+    assert (done.about.partition(":")[0], done.notes) == ("HELM runs", ())
     (tmp_path / "runs" / "gsm:model=openai_bee" / "scenario_state.json").unlink()
     with pytest.raises(VoteError, match=r"openai_bee/scenario_state.json: is missing"):
         imported(tmp_path / "runs")
 
 
 def test_bfcl_takes_what_passed_from_the_results(tmp_path: Path) -> None:
-    score = ({"accuracy": 0.5, "correct_count": 1, "total_count": 2}, {"id": "simple_1", "valid": False})
-    result = ({"id": "simple_0", "result": "f()"}, {"id": "simple_1", "result": "g()"})
-    name = "ant/BFCL_v3_simple"
+    score = ({"accuracy": 0.5, "correct_count": 1, "total_count": 2}, {"id": "memory_rec_sum_1", "valid": False})
+    result = (
+        {"id": "memory_rec_sum_prereq_0-student-0", "result": "stored"},
+        *({"id": "memory_rec_sum_0", "result": "f()"}, {"id": "memory_rec_sum_1", "result": "g()"}),
+    )
+    name = "org_ant-FC/agentic/memory/rec_sum/BFCL_v4_memory_rec_sum"
     written(tmp_path / "bfcl", {f"score/{name}_score.json": score})
     with pytest.raises(VoteError, match="lists the tests that failed"):
         imported(tmp_path / "bfcl")
     written(tmp_path / "bfcl", {f"result/{name}_result.json": result})
     _, rows = imported(tmp_path / "bfcl")
-    assert [(row["question_id"], row["model"], row["score"]) for row in rows] == [
-        ("simple_0", "ant", 1.0),
-        ("simple_1", "ant", 0.0),
+    assert [(row["question_id"], row["category"], row["model"], row["score"]) for row in rows] == [
+        ("memory_rec_sum_0", "memory_rec_sum", "org_ant-FC", 1.0),
+        ("memory_rec_sum_1", "memory_rec_sum", "org_ant-FC", 0.0),
     ]
 
 
@@ -187,19 +211,112 @@ def test_folders_of_agents_results_are_read(tmp_path: Path) -> None:
     }
     _, rows = imported(written(tmp_path / "swe", reports))
     assert {row["model"]: row["score"] for row in rows} == {"org/ant": 1.0, "org/bee": 0.0}
+    # A trial of Harbor with an exception has no rewards, and counts as 0 in its mean.
+    verdicts = {"ant": {"verifier_result": {"rewards": {"reward": 1.0, "speed": 0.2}}}, "bee": {"exception_info": {}}}
     trials = {
         f"job/{model}__1/result.json": {
             "task_name": "hello",
-            "agent_info": {"name": "terminus", "model_info": {"name": model}},
-            "verifier_result": {"rewards": {"reward": reward}},
+            "agent_info": {"name": "terminus", "version": "2", "model_info": {"name": model, "provider": "org"}},
+            **verdict,
         }
-        for model, reward in (("ant", 1.0), ("bee", 0.0))
+        for model, verdict in verdicts.items()
     }
-    _, rows = imported(written(tmp_path / "harbor", trials))
+    _, rows = imported(written(tmp_path / "harbor", {**trials, "job/result.json": {"n_total_trials": 2, "stats": {}}}))
     assert {row["model"]: row["score"] for row in rows} == {"ant": 1.0, "bee": 0.0}
 
 
-@pytest.mark.parametrize(("folder", "questions"), [("inspect", 12), ("lm_eval", 24), ("promptfoo.json", 6)])
+def test_runs_of_terminal_bench_are_read_as_the_harness_counts_them(tmp_path: Path) -> None:
+    trial = {"trial_name": "t.1-of-1", "task_id": "t", "instruction": "Do it", "failure_mode": "none"}
+    results = {"results": [{**trial, "is_resolved": True}], "resolved_ids": ["t"], "unresolved_ids": []}
+    cut = {**trial, "is_resolved": None, "failure_mode": "agent_timeout"}
+    files = {
+        "runs/one/results.json": results,
+        "runs/one/run_metadata.json": {"run_id": "one", "agent_name": "terminus", "model_name": "org/ant"},
+        "runs/one/t/t.1-of-1/results.json": results["results"][0],
+        # The leaderboard keeps runs in folders called by date, agent and model.
+        "20250601_terminus_bee/2025-06-01__10-00-00__results.json": {**results, "results": [cut]},
+    }
+    _, rows = imported(written(tmp_path / "tb", files))
+    assert {row["model"]: row["score"] for row in rows} == {"org/ant": 1.0, "20250601_terminus_bee": 0.0}
+
+
+LANGFUSE_SCORES = (
+    {"id": "1", "trace_id": "t1", "observation_id": "o1", "name": "correctness", "value": 1, "data_type": "NUMERIC"},
+    {"id": "2", "trace_id": "t2", "observation_id": None, "name": "correctness", "value": 0, "data_type": "NUMERIC"},
+    {"id": "3", "trace_id": "t2", "name": "tone", "string_value": "polite", "data_type": "CATEGORICAL"},
+    {"id": "4", "trace_id": "t9", "name": "correctness", "value": 1, "data_type": "NUMERIC"},
+)
+
+
+def test_scores_of_langfuse_are_joined_with_what_they_are_of(tmp_path: Path) -> None:
+    asked = '[{"role": "user", "content": "2 + 2?"}]'
+    observations = tuple(
+        {"id": f"o{n}", "trace_id": f"t{n}", "type": "GENERATION", "provided_model_name": model, "input": asked}
+        for n, model in ((1, "ant"), (2, "bee"))
+    )
+    files = {"scores/2026-01-05.jsonl": LANGFUSE_SCORES, "observations_v2/2026-01-05.jsonl": observations}
+    done, rows = imported(written(tmp_path / "langfuse", files))
+    assert [(row["model"], row["prompt"], row["category"], row["score"]) for row in rows] == [
+        ("ant", "2 + 2?", "correctness", 1.0),
+        ("bee", "2 + 2?", "correctness", 0.0),
+    ]
+    said = "1 record (score in words), 1 record (score of something else than an answer of a model)"
+    assert done.notes == (f"left out: {said}",)
+
+
+def test_deepeval_counts_no_answer_whose_metric_failed_to_run(tmp_path: Path) -> None:
+    metric = {"name": "G-Eval", "threshold": 0.5, "success": False, "flaky": False}
+    flaky = {"name": "Tone", "score": 0.0, "success": False, "flaky": True}
+    cases = [
+        {"name": "a", "input": "Q1", "success": False, "metricsData": [{**metric, "error": "no key"}]},
+        {"name": "b", "input": "Q2", "success": True, "metricsData": [{**metric, "score": 0.8}, flaky]},
+    ]
+    run = {"testRunData": {"testCases": cases, "hyperparameters": {"model": "ant"}}}
+    done, rows = imported(written(tmp_path, {".latest_test_run.json": run}) / ".latest_test_run.json")
+    assert [(row["prompt"], row["model"], row["score"]) for row in rows] == [("Q2", "ant", 0.8)]
+    assert done.notes == ("left out: 1 record (error of a metric)",)
+
+
+def test_preferences_without_models_say_which_columns_would_do(tmp_path: Path) -> None:
+    row = json.loads(KINDS["help-steer3"].sample) | {"overall_preference": 0}
+    renamed = {{"model_a": "first", "model_b": "second"}.get(name, name): value for name, value in row.items()}
+    written(tmp_path, {"pairs.jsonl": (renamed,)})
+    with pytest.raises(VoteError, match=r"response1 and response2, and name them by --columns model_a=NAME,model_b"):
+        imported(tmp_path / "pairs.jsonl")
+    done, (vote,) = imported(tmp_path / "pairs.jsonl", columns={"model_a": "first", "model_b": "second"})
+    assert (vote["model_a"], vote["model_b"], vote["winner"], vote["category"]) == ("ant", "bee", "tie", "general")
+    assert (vote["length_a"], vote["length_b"]) == (4, 3)
+    assert "columns first -> model_a, second -> model_b" in done.about
+
+
+def test_a_router_benchmark_keeps_splits_apart_and_passes_over_demos(tmp_path: Path) -> None:
+    record = {"index": 1, "origin_query": "2 + 2?", "prompt": "2 + 2?", "prediction": "4", "ground_truth": "4"}
+    about = {"performance": 0.5, "dataset_name": "sums", "model_name": "ant", "demo": False}
+    files = {
+        "sums/test/ant/sums-test-ant-20260105_100000.json": {
+            **about,
+            "split": "test",
+            "records": [{**record, "score": None, "cost": 0.1}, {**record, "index": 2, "score": 1.0}],
+        },
+        "sums/train/ant/sums-train-ant-20260105_100000.json": {
+            **about,
+            "split": "train",
+            "records": [{**record, "score": 1.0}],
+        },
+        "sums/test/ant/sums-test-ant-20260104_100000.json": {**about, "demo": True, "records": [record]},
+    }
+    done, rows = imported(written(tmp_path / "bench", files))
+    assert {row["question_id"]: row["score"] for row in rows} == {
+        "sums test 1": 0.0,
+        "sums test 2": 1.0,
+        "sums train 1": 1.0,
+    }
+    assert done.notes == ("left out: 1 record (demo run)",)
+
+
+@pytest.mark.parametrize(
+    ("folder", "questions"), [("inspect", 12), ("lm_eval", 24), ("deepeval", 12), ("promptfoo.json", 6)]
+)
 def test_logs_of_the_tools_themselves_give_each_answer_its_grade(folder: str, questions: int, tmp_path: Path) -> None:
     done = import_votes([LOGS / folder], tmp_path / "scores.parquet")
     rows = pq.read_table(tmp_path / "scores.parquet").to_pylist()
@@ -214,6 +331,22 @@ def test_logs_of_the_tools_themselves_give_each_answer_its_grade(folder: str, qu
     assert all(row["prompt"].startswith("What is") for row in rows)
     votes = import_votes([LOGS / folder], tmp_path / "votes.parquet", ImportOptions(as_votes=True))
     assert (votes.rows, votes.gives) == (6 * questions, "votes")
+
+
+@pytest.mark.skipif(find_spec("inspect_ai") is None, reason="inspect_ai is not installed")
+@pytest.mark.parametrize("folder", [LOGS / "inspect", SHARED])
+def test_inspects_own_reader_and_ours_read_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not folder.is_dir():
+        pytest.skip("logs of several versions of Inspect are not here")
+    read = []
+    for is_installed in (True, None):
+        monkeypatch.setattr("p2l.votes.kinds.inspect_logs.find_spec", lambda _, found=is_installed: found)
+        done = import_votes([folder], tmp_path / "scores.parquet")
+        rows = pq.read_table(tmp_path / "scores.parquet").to_pylist()
+        read.append((done.rows, done.notes, sorted(map(str, rows))))
+    assert read[0] == read[1]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="logs of several versions of Inspect are not here")

@@ -101,7 +101,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("result.json", sample("promptfoo", results={"results": [3]}), "result 1 is not an object"),
     ("deepeval.json", sample("deepeval", hyperparameters=...), "names no model; DeepEval keeps it where"),
     ("events.jsonl", KINDS["openai-evals-log"].sample + "\n{\n", "line 3: is not JSON"),
-    ("scores.csv", "id,traceId,name,value\n1,t,c,1\n", "Langfuse's table of scores, but has no 'model'"),
+    ("scores.csv", "id,traceId,name,value\n1,t,c,1\n", "Langfuse's table of scores: names neither models nor inputs"),
     ("swe.json", sample("swe-bench", resolved_ids=3), "resolved_ids must be a list"),
     ("records.json", sample("llm-router-bench", records=3), "records must be a list"),
     ("arguments.jsonl", sample("lm-eval", arguments=3), "line 1: arguments hold no text"),

@@ -104,6 +104,30 @@ def test_surrogates_in_any_json_of_a_cell_are_one_row_refused(tmp_path: Path) ->
     assert import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet", drop_bad=True).dropped == 1
 
 
+def test_prompts_of_several_types_are_dropped_one_by_one(tmp_path: Path) -> None:
+    prompts: list[Any] = ["Hi", ["Hi", {"role": "user", "content": 3}], ["Hi", "half \ud83d"], ["Hi", "then?"]]
+    rows = [vote(number, prompt=prompt) for number, prompt in enumerate(prompts)]
+    path = lines_file(tmp_path / "v.jsonl", rows)
+    with pytest.raises(VoteError, match=r"line 2: prompt must be a list of .role, content. messages"):
+        import_votes([path], tmp_path / "o.parquet")
+    assert import_votes([path], tmp_path / "o.parquet", drop_bad=True).dropped == 2
+    assert [row["prompt"] for row in rows_of(tmp_path / "o.parquet")] == [["Hi"], ["Hi", "then?"]]
+    assert len(read_columns(path, ["model_a"])["model_a"]) == 4  # what is not asked for is no fault
+
+
+def test_a_line_that_is_no_text_is_dropped_from_rows_of_any_kind(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
+    row = {"question_id": 81, "model_a": "ant", "model_b": "bee", "winner": "tie", "judge": "gpt-4", "turn": 1}
+    rows = [{**row, "conversation_a": talk, "conversation_b": talk}, {**row, "judge": "\udc00"}]
+    done = import_votes([lines_file(tmp_path / "v.jsonl", rows)], tmp_path / "o.parquet", drop_bad=True)
+    assert (done.rows, done.dropped) == (1, 1)
+    graded = [{"question": "Q", "model": "ant", "score": 1}, {"question": "half \ud83d", "model": "ant", "score": 1}]
+    path = lines_file(tmp_path / "s.jsonl", graded)
+    with pytest.raises(VoteError, match="line 2: question holds half of a surrogate pair"):
+        import_votes([path], tmp_path / "o.parquet")
+    assert import_votes([path], tmp_path / "o.parquet", drop_bad=True).dropped == 1
+
+
 def test_turns_that_are_no_text_leave_a_marker_and_are_counted(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": "data:..."}}]
     rows = [vote(0, prompt=[{"role": "user", "content": parts}, {"role": "assistant", "content": "A cat"}]), vote(1)]
