@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from route.providers.accounts import account_for
 from route.providers.base import JSON
 from route.providers.completions import for_another_model
 from tests.route.providers.servers import PATIENT, REQUEST, answering, asking, run
+from tests.route.router_helpers import HELLO, a_router
 
 CALL: JSON = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 SIGNED = CALL | {"extra_content": {"google": {"thought_signature": "S"}}}
@@ -71,3 +73,20 @@ def test_providers_get_their_own_thoughts_alone(kind: str, thoughts: str | None)
             assert server.asked[0].body["messages"][0].get("reasoning_content") == thoughts
 
     run(test())
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_thoughts_go_back_to_the_compatible_service_that_wrote_them(tmp_path: Path, is_direct: bool) -> None:
+    history = [HELLO[0], {"role": "assistant", "content": "well", "reasoning_content": "hm"}, HELLO[0]]
+
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            body = {"messages": history, **({"direct_model": "good"} if is_direct else {})}
+            status, _, headers = await router.post("/v1/chat/completions", body)
+            assert status == 200
+            received = router.last("good")["messages"][1]
+            # Who has answered a routed conversation before is not known.
+            assert received.get("reasoning_content") == ("hm" if is_direct else None)
+            assert ("x-p2l-dropped-fields" in headers) == (not is_direct)
+
+    run(main())
