@@ -30,6 +30,7 @@ from p2l.common.cli import parser, positive, run
 from p2l.common.text_table import text_table
 from p2l.leaderboard import Leaderboard, fit
 from p2l.people import CastVotes, Examination, cast_votes, examine
+from p2l.people.robust import robust_factors
 
 __all__ = ["main"]
 
@@ -117,9 +118,17 @@ Attack = Callable[[Floats, int, np.random.Generator], Votes]
 """(truth, votes of each, random numbers) -> votes."""
 
 
-def chosen(truth: Floats, each: int, rng: np.random.Generator, *, faithful: float = 1.0, sign: int = 1) -> Votes:
+def chosen(
+    truth: Floats,
+    each: int,
+    rng: np.random.Generator,
+    *,
+    faithful: float = 1.0,
+    sign: int = 1,
+    colluders: int = _COLLUDERS,
+) -> Votes:
     """Battles without the model are thrown away; of the others it wins a share (with `sign` -1: the best one loses)."""
-    size, count = len(truth), _COLLUDERS * each
+    size, count = len(truth), colluders * each
     target = int(np.argmin(sign * truth))
     other = (target + rng.integers(1, size, count)) % size
     is_first = rng.random(count) < 0.5
@@ -154,7 +163,7 @@ def nameless(truth: Floats, each: int, rng: np.random.Generator, *, networks: in
 
 
 def _named(first: Ints, second: Ints, winner: Ints, each: int) -> Votes:
-    voter = np.repeat(np.arange(_COLLUDERS), each).tolist()
+    voter = (np.arange(len(winner)) // each).tolist()
     return Votes(first, second, winner, [f"colluder-{code}" for code in voter], [f"den-{code}" for code in voter])
 
 
@@ -263,6 +272,43 @@ def breakdown(seeds: int) -> list[list[str]]:
     return rows
 
 
+def one_percent(seeds: int) -> list[list[str]]:
+    """Return rows of what one colluding vote in a hundred does, as they are, weighed and under `--robust`."""
+    rows = []
+    for honest_votes in (3000, 30_000):
+        for each in (1, 2, 4, 8):
+            moves, costs = list[list[float]](), list[float]()
+            for seed in range(seeds):
+                rng = np.random.default_rng([seed, 48])
+                truth, people = honest(Field(votes=honest_votes), rng)
+                votes = people.and_those_of(chosen(truth, each, rng, colluders=honest_votes // 100 // each))
+                clean = _board(people, None)
+                half = (clean.upper - clean.lower) / 2.0
+                boards = [_board(votes, weights, intervals=None) for weights in _three_weights(votes)]
+                moves.append([float((np.abs(board.coefs - clean.coefs) / half).max()) for board in boards])
+                robust = _board(people, _three_weights(people)[2])
+                costs.append(float(((robust.upper - robust.lower) / (clean.upper - clean.lower)).mean() ** 2 - 1.0))
+            texts = [f"{value:.2f}" for value in np.median(moves, axis=0)]
+            rows.append([f"{honest_votes:,}", str(each), *texts, f"{np.mean(costs):.1%}"])
+    return rows
+
+
+def _three_weights(votes: Votes) -> tuple[Floats | None, Floats, Floats]:
+    """Return no weights, those of voters, and those of voters and of their votes on models."""
+    cast = votes.cast(MODELS)
+    examination = examine(cast)
+    weights, factors, names = (
+        weights_of(votes, examination),
+        robust_factors(cast, examination.weights),
+        names_of(MODELS),
+    )
+    lesser = [
+        min(factors.get((voter, names[a]), 1.0), factors.get((voter, names[b]), 1.0))
+        for voter, a, b in zip(votes.voter, votes.first.tolist(), votes.second.tolist(), strict=True)
+    ]
+    return None, weights, weights * np.array(lesser)
+
+
 def large() -> str:
     """Return how long one test of millions of votes takes."""
     rng = np.random.default_rng(0)
@@ -303,6 +349,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("\n".join(text_table(header, rows, left={0})), "\n")
     header = ["colluding votes", "held, weighed", "moved, weighed", "honest weight", "cannot tell"]
     print("\n".join(text_table(header, breakdown(args.seeds), left={0})), "\n")
+    header = ["honest votes", "votes of each colluder", "moved", "weighed", "robust", "cost on honest votes"]
+    print("one colluding vote in a hundred, the largest move of a model in half-widths of its interval:")
+    print("\n".join(text_table(header, one_percent(max(1, args.seeds // 5)))), "\n")
     accused, least = honest_sets(args.sets)
     print(f"{accused} of {args.sets} honest sets have an accused voter; an honest day keeps {least:.1%} of its weight")
 

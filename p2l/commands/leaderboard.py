@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common import cli
-from p2l.common.cli import listed, nearest, need, parser, positive, run
+from p2l.common.cli import counted, listed, nearest, need, parser, positive, run
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
 from p2l.common.program import Parser
@@ -51,6 +51,7 @@ _GROUPS = {
         "--shrink",
         "--weighted",
         "--weigh-voters",
+        "--robust",
         "--with-revealed",
         "--drop-bad",
     ),
@@ -108,6 +109,12 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --votes: votes of voters who do not vote like people, alone or together, count less; without it "
         "they are named",
+    )
+    flags.add_argument(
+        "--robust",
+        action="store_true",
+        help="with --votes: as --weigh-voters, and votes of a voter on a model that no taste explains count less, so "
+        "that few colluders move no model beyond its interval; with what it costs on these votes",
     )
     flags.add_argument(
         "--with-revealed",
@@ -217,6 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         examination = _examination(args) if args.weigh_voters else None
         args.voter_weights = {} if examination is None else examination.weights
+        args.cell_weights = _robust(args)[0] if args.robust else {}
         write_counts_of(args)
         print(f"wrote {args.output}", file=sys.stderr)
         return
@@ -234,6 +242,7 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
     history = None
     examination = _examination(args)
     args.voter_weights = examination.weights if examination is not None and args.weigh_voters else {}
+    args.cell_weights, cost = _robust(args) if args.robust else ({}, "")
     if args.over is not None:
         from p2l.leaderboard.sources import history_of_votes
 
@@ -258,12 +267,13 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
         title, unit = f"Leaderboard of {Path(args.votes or args.from_counts[0]).name}", "votes"
     elif args.prompt:
         title = f"Leaderboards of {Path(args.model).name}, by prompt"
-    note = "" if examination is None else _note_on_voters(examination, weighed=args.weigh_voters)
-    if note and boards:
+    on_voters = "" if examination is None else _note_on_voters(examination, weighed=args.weigh_voters)
+    notes = [note for note in (on_voters, cost) if note]
+    if notes and boards:
         board = boards[0].board
-        boards[0] = boards[0]._replace(board=replace(board, notes=(*board.notes, note)))
-    if note and history is not None:
-        history = replace(history, notes=(*history.notes, note))
+        boards[0] = boards[0]._replace(board=replace(board, notes=(*board.notes, *notes)))
+    if notes and history is not None:
+        history = replace(history, notes=(*history.notes, *notes))
     is_stated = args.html is not None or (args.output is not None and _format_of(args) == "json")
     provenance = _provenance(args) if is_stated and args.votes is not None else None
     return Leaderboards(title, unit, boards, history, args.min_votes, provenance)
@@ -328,6 +338,19 @@ def _examination(args: argparse.Namespace) -> Examination | None:
     return examine(cast_of_source(source, args.people, drop_bad=args.drop_bad))
 
 
+def _robust(args: argparse.Namespace) -> tuple[dict[tuple[str, str], float], str]:
+    """Return what votes count by voter and model, where that is less than one, and a sentence on what it costs."""
+    from p2l.people.cast import cast_of_source
+    from p2l.people.robust import robust_factors, share_left
+    from p2l.votes.reading import open_vote_source
+
+    votes = cast_of_source(open_vote_source(args.votes), args.people, drop_bad=args.drop_bad)
+    factors = robust_factors(votes, args.voter_weights)
+    lost = 1.0 - share_left(votes, args.voter_weights, factors)
+    voters = counted(len({voter for voter, _ in factors}), "voter")
+    return factors, f"Robust: votes of {voters} count less on some models; {lost:.1%} of all weight is lost."
+
+
 def _note_on_voters(examination: Examination, *, weighed: bool) -> str:
     """Return what a leaderboard says of its voters; nothing where all of them vote like people."""
     if not examination.suspects:
@@ -352,8 +375,11 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0:
         raise InputError("--shrink must be positive (inf switches it off)")
+    args.weigh_voters = args.weigh_voters or args.robust
     if args.votes is None and (args.weigh_voters or args.with_revealed):
-        raise InputError("--weigh-voters and --with-revealed go with --votes FILE: they are about single votes")
+        raise InputError(
+            "--weigh-voters, --robust and --with-revealed go with --votes FILE: they are about single votes"
+        )
     if args.control_steps is not None and not (args.control and args.votes):
         raise InputError("--control-steps goes with --votes and --control")
     if not 0 < args.level < 1:

@@ -216,7 +216,7 @@ def _counts_of(args: argparse.Namespace) -> Counts | None:
             what = f"--over {counts.over}" if counts.over else "no --over"
             raise InputError(f"{args.from_counts[0]}: its counts go with {what}")
         return counts
-    if not is_lake(args.votes) or args.control or args.cluster is not None or args.voter_weights:
+    if not is_lake(args.votes) or args.control or args.cluster is not None or args.voter_weights or args.cell_weights:
         return None
     lake = Lake(args.votes)
     if REVEALED in lake.columns and not args.with_revealed:
@@ -247,7 +247,9 @@ def _starts_of(args: argparse.Namespace) -> Starts:
 def _batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:
     """Yield the votes of a source with some more columns, batch by batch, under a progress bar."""
     leaves_out = REVEALED in source.columns and not args.with_revealed
-    more = ["weight"] * args.weighted + [_VOTER] * bool(args.voter_weights) + [REVEALED] * leaves_out
+    more = (
+        ["weight"] * args.weighted + [_VOTER] * bool(args.voter_weights or args.cell_weights) + [REVEALED] * leaves_out
+    )
     needed = dict.fromkeys(["model_a", "model_b", "winner", *columns, *more])
     try:
         with progress(total=source.rows, description="votes", unit=" votes", quiet=args.quiet) as bar:
@@ -272,7 +274,20 @@ def _vote_codes(batch: VoteBatch, names: dict[str, int], args: argparse.Namespac
         of_voters = [args.voter_weights.get(str(name), 1.0) for name in voters.dictionary.to_pylist()]
         places = voters.indices.fill_null(len(of_voters)).to_numpy(zero_copy_only=False)
         weights = weights * np.array([*of_voters, 1.0])[places]
+    if args.cell_weights:
+        weights = weights * _cell_weights(batch, args.cell_weights)
     return a, b, winner, weights
+
+
+def _cell_weights(batch: VoteBatch, factors: dict[tuple[str, str], float]) -> Floats:
+    """Return what votes (N,) count by their voters and models, the less of both models."""
+    suspects = {voter for voter, _ in factors}
+    names = [batch.batch.column(name).to_pylist() for name in (_VOTER, "model_a", "model_b")]
+    weights = [
+        min(factors.get((str(voter), a), 1.0), factors.get((str(voter), b), 1.0)) if str(voter) in suspects else 1.0
+        for voter, a, b in zip(*names, strict=True)
+    ]
+    return np.array(weights, dtype=np.float64)
 
 
 def _fit_groups(

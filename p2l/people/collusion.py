@@ -140,7 +140,7 @@ def examine(votes: CastVotes) -> Examination:
     """Return what votes say of their voters; nobody is accused where no leaderboard can be fitted to them."""
     if not votes.voters or not len(votes):
         return Examination((), len(votes))
-    fitter = _Fitter(votes)
+    fitter = Fitter(votes)
     try:
         first = fitter.settle(fitter.capped)
         states = [first, *(fitter.settle(start) for start in _starts(votes, first, fitter.capped))]
@@ -204,7 +204,7 @@ class _State(NamedTuple):
         return bool(here and there) and shared < 0.5 * min(sum(here.values()), sum(there.values()))
 
 
-class _Fitter:
+class Fitter:
     """Fits leaderboards to weighed votes, each from where the last one ended."""
 
     def __init__(self, votes: CastVotes) -> None:

@@ -27,7 +27,18 @@ META = "p2l-provenance"
 # Flags that decide what is computed, by their names in the namespace; those with several values are lists.
 _FLAGS = (
     *("likelihood", "people", "control", "control_steps", "by", "shrink", "cluster", "weighted", "weigh_voters"),
-    *("with_revealed", "drop_bad", "over", "periods", "time_column", "intervals", "level", "min_votes", "seed"),
+    *(
+        "with_revealed",
+        "robust",
+        "drop_bad",
+        "over",
+        "periods",
+        "time_column",
+        "intervals",
+        "level",
+        "min_votes",
+        "seed",
+    ),
 )
 _MOST_BYTES = 64 << 20  # of a page
 _LISTED_DIFFERENCES = 5
