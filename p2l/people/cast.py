@@ -132,7 +132,11 @@ def cast_of_sources(votes: SourcedVotes) -> CastVotes:
 
 
 def _codes_of(column: Any, codes: dict[str, int]) -> npt.NDArray[np.int32]:
-    """Return codes (n,) of an Arrow column of texts by a table that grows; -1 where there is none."""
+    """Return codes (n,) of an Arrow column by a table that grows; -1 where there is no value, or several."""
+    import pyarrow as pa
+
+    if pa.types.is_nested(column.type):
+        return np.full(len(column), -1, dtype=np.int32)
     encoded = column.dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     table = [-1 if text is None else codes.setdefault(str(text), len(codes)) for text in texts]

@@ -138,7 +138,7 @@ class _ReportBuilder:
         winner = pc.index_in(columns.column("winner").cast(pa.string()), pa.array(WINNERS)).to_numpy()
         if self.observe is not None:
             self.observe(columns, sides[0], sides[1], winner, hashes)
-        if "voter" in names:
+        if "voter" in names and not pa.types.is_nested(columns.schema.field("voter").type):
             self.voters.update(str(name) for name in columns.column("voter").unique().to_pylist() if name is not None)
         if "weight" in names:
             weights = numbers(columns.column("weight"))

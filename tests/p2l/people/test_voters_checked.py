@@ -118,3 +118,9 @@ def test_votes_on_answers_that_tell_their_model_are_left_out_and_told(tmp_path: 
     leaderboard(["--votes", str(path), "--output", str(board), "--quiet", "--with-revealed"])
     content = json.loads(board.read_text())[0]
     assert sum(row["votes"] for row in content["models"]) == 2 * len(rows)
+
+
+def test_names_of_voters_may_be_of_any_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, voters in (("lists", [["x", "y"]] * 40), ("numbers", [n % 3 for n in range(40)])):
+        rows = [row | {"voter": voter} for row, voter in zip(votes(0, 1, 40), voters, strict=True)]
+        assert "do not vote like people" not in printed(write_votes(tmp_path / f"{name}.jsonl", rows), capsys)
