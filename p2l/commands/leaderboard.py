@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _VOTER = "voter"
+_MOST_VOTES_EXAMINED_UNASKED = 200_000
 _TABLES = ("csv", "json", "parquet")
 """Formats that hold one table."""
 _FORMATS = (*_TABLES, "md", "xlsx")
@@ -104,6 +105,15 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
     )
     flags.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
+    _add_voter_flags(flags)
+    cli.add_drop_bad(flags)
+    _add_history_flags(flags)
+    _add_output_flags(flags)
+    flags.hide_rare("--control-steps", "--time-column", "--seed", "--format", "--from-counts", "--counts-only")
+    return flags
+
+
+def _add_voter_flags(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--weigh-voters",
         action="store_true",
@@ -121,11 +131,6 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --votes: count votes on answers that tell their model or maker (column identity_revealed), too",
     )
-    cli.add_drop_bad(flags)
-    _add_history_flags(flags)
-    _add_output_flags(flags)
-    flags.hide_rare("--control-steps", "--time-column", "--seed", "--format", "--from-counts", "--counts-only")
-    return flags
 
 
 def _add_control_flags(flags: argparse.ArgumentParser) -> None:
@@ -325,6 +330,8 @@ def _examination(args: argparse.Namespace) -> Examination | None:
     if is_lake(args.votes) and not args.weigh_voters:
         return None  # counted in seconds, however many votes it holds
     source = open_vote_source(args.votes)
+    if not args.weigh_voters and (source.rows or 0) > _MOST_VOTES_EXAMINED_UNASKED:
+        return None  # which takes longer than all the rest
     if _VOTER not in source.columns:
         if args.weigh_voters:
             raise InputError(

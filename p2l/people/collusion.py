@@ -41,6 +41,7 @@ _STARTS = 4  # sets of voters that are left out first, beside none
 _LEAST_VOTES_OF_ONE_KIND = 2  # of a voter on a model, from which on mostly favouring it is of interest
 _MOSTLY = 0.7
 _ROUNDS = 8
+_MANY_VOTES = 300_000
 _NEWTON_STEPS = 6
 _LARGEST_SIDE = 0.5  # in log-odds, that being shown first is worth to people
 _ONE_SIDED = 0.4  # difference of the shares of votes on a model
@@ -143,7 +144,10 @@ def examine(votes: CastVotes) -> Examination:
     fitter = Fitter(votes)
     try:
         first = fitter.settle(fitter.capped)
-        states = [first, *(fitter.settle(start) for start in _starts(votes, first, fitter.capped))]
+        starts = _starts(votes, first, fitter.capped)
+        if len(votes) > _MANY_VOTES:  # of which each search takes long, and tells more
+            starts = starts[:1]
+        states = [first, *(fitter.settle(start) for start in starts)]
     except P2LError:  # as of votes that are all ties, or without a vote that counts
         return Examination((), len(votes))
     best = max(states, key=lambda state: state.log_likelihood)
