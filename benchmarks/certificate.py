@@ -28,7 +28,7 @@ from p2l.leaderboard import Leaderboard, Prior
 from p2l.leaderboard.fitting import fit_table
 from p2l.leaderboard.newton import BROAD
 from p2l.leaderboard.pair_tables import PairTable, vote_table
-from p2l.votes import encode_votes, read_columns
+from p2l.votes import encode_votes, read_votes
 
 __all__ = ["main"]
 
@@ -45,8 +45,10 @@ def tables(folder: Path | None) -> Iterator[tuple[str, PairTable, list[str]]]:
     for name in _PUBLIC if folder is not None else ():
         path = folder / f"{name}.parquet" if folder is not None else Path(name)
         if path.is_file():
-            columns = read_columns(str(path), ["model_a", "model_b", "winner"])
-            yield name, *_table(*(columns[column] for column in ("model_a", "model_b", "winner")))
+            names = ["model_a", "model_b", "winner"]
+            batches = [votes.batch for votes in read_votes(str(path), columns=names, drop_bad=True)]
+            columns = [[value for batch in batches for value in batch.column(each).to_pylist()] for each in names]
+            yield name, *_table(*columns)
     for seed, (votes, models) in enumerate(_SIMULATED):
         first, second, winner, _ = simulate(votes, models, seed)
         yield f"{votes:,} votes, {models} models", *_table(first, second, winner)
