@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 from p2l.cli import dispatch
 
-VOTES = 4000
-BATCH = 25
+VOTES = 8000
+BATCH = 50
 """Votes of a step."""
 PERIODS = 5
 ARENA = "--models 12 --topics 6 --languages 1 --sentences"
