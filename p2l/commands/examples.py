@@ -26,7 +26,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the files that are not there yet; refuse to change one that is."""
     target = Path(build_parser().parse_args(argv).output)
     source = shipped()
-    files = [path for name in _FOLDERS for path in sorted((source / name).rglob("*")) if path.is_file()]
+    # Without what Python keeps of the examples that were compiled with the package.
+    paths = [path for name in _FOLDERS for path in sorted((source / name).rglob("*")) if path.suffix != ".pyc"]
+    files = [path for path in paths if path.is_file()]
     files.append(source / _ROUTER)
     new = [path for path in files if _is_new(path, target / path.relative_to(source))]
     for path in new:

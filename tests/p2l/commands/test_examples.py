@@ -1,5 +1,6 @@
 """`p2l examples`: what the pages name is written, once, and what a user has changed stays."""
 
+import py_compile
 import sys
 from pathlib import Path
 
@@ -16,7 +17,9 @@ else:
 
 
 def test_what_the_pages_name_is_written_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    py_compile.compile(str(ROOT / "examples/drift.py"))  # as an installer does with all of a wheel
     dispatch(["examples", "--output", str(tmp_path)])
+    assert list(tmp_path.rglob("*.pyc")) == []
     printed = capsys.readouterr().out
     assert " were there already" not in printed
     assert "  examples/, " in printed
