@@ -5,6 +5,7 @@ BENCH ?= .venv-bench
 TOOLS ?= .venv-tools
 SITE ?= .venv-site
 JS ?= .venv-js
+CLIENTS ?= .venv-clients
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 READY := $(VENV)/.ready
@@ -19,7 +20,7 @@ PROCESSES ?= 4
 # Where PostgreSQL and Redis of tests are, if not installed as services of the machine.
 SERVICES ?= .services
 
-.PHONY: services services-stop cluster demo test test-slow test-nightly docs-run lint bench bench-all install js browser tools lock sbom audit dist site clean
+.PHONY: services services-stop cluster demo test test-slow test-nightly docs-run lint bench bench-all install js clients browser tools lock sbom audit dist site clean
 
 install: $(READY)
 
@@ -38,9 +39,18 @@ $(READY): pyproject.toml requirements.lock constraints.txt
 	@$(BIN)/python -m pip check > $(VENV)/check.log || { cat $(VENV)/check.log; false; }
 	@touch $(READY)
 
-# OpenAI's client for JavaScript, which a test speaks with where it is there. It needs Node.js.
+# Clients and agents for JavaScript, which tests speak with where they are there. They need Node.js, and 900 MB; Claude
+# Code's own step puts its program in place.
 js:
-	npm install --prefix $(JS) --no-audit --no-fund --ignore-scripts openai@7.57.0
+	npm install --prefix $(JS) --no-audit --no-fund --ignore-scripts openai@7.59.0 @anthropic-ai/sdk@1.14.0 ai@7.0.173 \
+	  @ai-sdk/openai@4.0.118 @ai-sdk/openai-compatible@3.0.92 @ai-sdk/anthropic@4.0.105 zod@4.6.7 \
+	  @anthropic-ai/claude-code@2.1.332 @openai/codex@0.171.0
+	node $(JS)/node_modules/@anthropic-ai/claude-code/install.cjs
+
+# Clients and agents for Python, likewise.
+clients:
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet --requirement tests/route/clients/requirements.txt
 
 # Chromium, with which tests open the pages of the services; where it cannot be installed they skip.
 browser:
@@ -151,4 +161,4 @@ audit: $(TOOLS)/.ready
 endif
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(TOOLS) $(SITE) $(JS) build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(TOOLS) $(SITE) $(JS) $(CLIENTS) build .pytest_cache .mypy_cache .ruff_cache

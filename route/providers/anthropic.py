@@ -26,6 +26,11 @@ from route.providers.usage import of_messages
 _WHO = "anthropic"
 _HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
 _UNSENT = translation.TRANSLATED | _HINTS | efforts.FIELDS
+UNSIGNED = "cDJsLXVuc2lnbmVk"
+"""Signature of thoughts of another model than Anthropic's, which alone signs them.
+
+Clients take thoughts without any signature for something else: pydantic-ai tells them again as a user's text.
+"""
 _ONLY_JSON = "Answer with one JSON object and nothing else."
 
 
@@ -362,7 +367,7 @@ def _is_unfit(block: JSON) -> bool:
         case "text":
             return not str(block.get("text") or "").strip()
         case "thinking":
-            return not block.get("signature")
+            return block.get("signature") in (None, "", UNSIGNED)
     return False
 
 

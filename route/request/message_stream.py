@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from p2l.common.files import parse_json
+from route.providers.anthropic import UNSIGNED
 from route.providers.base import JSON
 from route.providers.usage import to_messages
 from route.request.blocks import Block, BlockOrder, Step
@@ -27,7 +29,7 @@ def message_of(completion: JSON) -> JSON:
     texts = [text for text in (text_of_answer(reply.get("content")), reply.get("refusal")) if text]
     calls = reply.get("tool_calls") or []
     thoughts = thoughts_of(reply)
-    content = [_thinking(thoughts)] if thoughts else []
+    content: list[JSON] = [{"type": "thinking", "thinking": thoughts, "signature": UNSIGNED}] if thoughts else []
     content += [{"type": "text", "text": text} for text in texts]
     for call in calls:
         function = call.get("function") or {}
@@ -103,26 +105,29 @@ class MessageStream:
             self._refused |= bool(delta.get("refusal"))
             for piece in delta.get("tool_calls") or []:
                 steps += self._order.call(piece)
-            events += map(self._event, steps)
+            events += self._events(steps)
         return events
 
     def end(self) -> list[JSON]:
         """Return the events after the last chunk."""
         stop = _stop_of(self._choice, calls=self._order.has_calls, refused=self._refused)
         ending = {"type": "message_delta", "delta": stop, "usage": to_messages(self._usage)}
-        return [*map(self._event, self._order.end()), ending, {"type": "message_stop"}]
+        return [*self._events(self._order.end()), ending, {"type": "message_stop"}]
 
-    def _event(self, step: Step) -> JSON:
-        action, block, text = step
-        if action == "open":
-            self._blocks += 1
-            start = _started(block)
-            return {"type": "content_block_start", "index": self._blocks - 1, "content_block": start}
-        index = self._blocks - 1
-        if action == "close":
-            return {"type": "content_block_stop", "index": index}
-        kind, field = _DELTAS[block.kind]
-        return {"type": "content_block_delta", "index": index, "delta": {"type": kind, field: text}}
+    def _events(self, steps: Iterable[Step]) -> Iterator[JSON]:
+        for action, block, text in steps:
+            if action == "open":
+                self._blocks += 1
+                yield {"type": "content_block_start", "index": self._blocks - 1, "content_block": _started(block)}
+            elif action == "close":
+                if block.kind == "thinking":
+                    yield self._delta("signature_delta", "signature", UNSIGNED)
+                yield {"type": "content_block_stop", "index": self._blocks - 1}
+            else:
+                yield self._delta(*_DELTAS[block.kind], text)
+
+    def _delta(self, kind: str, field: str, text: str) -> JSON:
+        return {"type": "content_block_delta", "index": self._blocks - 1, "delta": {"type": kind, field: text}}
 
 
 _DELTAS = {
@@ -141,11 +146,6 @@ def _started(block: Block) -> JSON:
             identifier = block.call_id or f"toolu_{uuid.uuid4().hex}"
             return {"type": "tool_use", "id": identifier, "name": block.name, "input": {}}
         case "thinking":
-            return _thinking("")
+            return {"type": "thinking", "thinking": "", "signature": ""}
         case _:
             return {"type": "text", "text": ""}
-
-
-def _thinking(text: str) -> JSON:
-    # Anthropic signs thoughts, nobody else does: where they come back, an empty signature tells them apart.
-    return {"type": "thinking", "thinking": text, "signature": ""}

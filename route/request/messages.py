@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from p2l.common.errors import InputError
+from route.providers.anthropic import UNSIGNED
 from route.providers.base import JSON
 from route.providers.completions import SHAPE_ERRORS
 from route.providers.translation import NativeEvent
@@ -93,10 +94,14 @@ def _of_assistant(blocks: Sequence[_Placed], notes: Notes) -> JSON:
     """Translate an answer of a model."""
     calls = [_call(place, block) for place, block in blocks if block.get("type") == "tool_use"]
     said = [each for each in blocks if each[1].get("type") not in ("tool_use", *_THOUGHTS)]
-    if len(said) + len(calls) < len(blocks):
-        notes.lose("messages.thinking")  # only the model that wrote thoughts can read them
+    thoughts = [block for _, block in blocks if block.get("type") in _THOUGHTS]
+    readable = [str(block.get("thinking") or "") for block in thoughts if block.get("signature") in ("", UNSIGNED)]
+    if len(readable) < len(thoughts):
+        notes.lose("messages.thinking")  # only the model that signed thoughts can read them
     text = _joined(said, "", notes)
     answer: JSON = {"role": "assistant", "content": text or (None if calls else "")}
+    if any(readable):
+        answer["reasoning_content"] = "\n".join(readable)  # some providers want their own back
     marks = [_mark(block, notes) for _, block in blocks]
     if any(marks):  # what is cached begins at the start, so that the last mark is the one that counts
         answer |= next(mark for mark in reversed(marks) if mark)

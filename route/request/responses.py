@@ -408,12 +408,17 @@ class Responses(TranslatedDialect):
             raise ApiError(413, "request_too_large", "previous_response_id: the conversation has become too large")
 
         def joined() -> ChatRequest:
+            sent = self._sent.get("input")
+            sent_items: list[JSON] = sent if isinstance(sent, list) else self._items
             self._items = [kept.get(item["id"], item) for item in self._items]
-            items = []
+            items: list[JSON] = []
             for row in chain:
                 answered = ({k: v for k, v in item.items() if k != "status"} for item in row.response["output"])
                 items += [*row.items, *answered]
-            whole = {**self._sent, "input": [*items, *self._items]}
+            # The rest as the client wrote it, so that a provider finds what it has cached.
+            for item in sent_items:
+                items.append(kept.get(item["id"], item) if item.get("type") == "item_reference" else item)
+            whole = {**self._sent, "input": items}
             whole.pop("previous_response_id", None)
             new_items, sent = self._items, self._sent
             body = self.request(whole)

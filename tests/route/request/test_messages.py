@@ -14,7 +14,7 @@ from openai.types.chat import CompletionCreateParams
 from pydantic import TypeAdapter
 
 from p2l.common.errors import InputError
-from route.providers.anthropic import AnthropicStream, completion_of, messages_request
+from route.providers.anthropic import UNSIGNED, AnthropicStream, completion_of, messages_request
 from route.providers.base import JSON, ProviderError
 from route.providers.completions import chunk, completion, usage
 from route.request.api_errors import ApiError
@@ -325,11 +325,15 @@ def accumulated(events: list[JSON]) -> JSON:
         if kind == "content_block_start":
             message["content"].append(event["content_block"])
             pieces, is_open = "", True
+        elif event.get("delta", {}).get("type") == "signature_delta":
+            message["content"][index]["signature"] += event["delta"]["signature"]
         elif kind == "content_block_delta":
-            pieces += event["delta"].get("text") or event["delta"].get("partial_json") or ""
+            delta = event["delta"]
+            pieces += delta.get("text") or delta.get("thinking") or delta.get("partial_json") or ""
         else:
             block, is_open = message["content"][index], False
-            block |= {"text": pieces} if block["type"] == "text" else {"input": json.loads(pieces or "{}")}
+            is_call = block["type"] == "tool_use"
+            block |= {"input": json.loads(pieces or "{}")} if is_call else {block["type"]: pieces}
     return {**message, **ending["delta"], "usage": ending["usage"]}
 
 
@@ -424,13 +428,19 @@ def test_a_call_that_goes_on_after_its_end_breaks_the_stream() -> None:
         stream.take(piece(0, None, None, "more"))
 
 
-def test_thoughts_are_blocks_without_a_signature() -> None:
-    thinking = {"type": "thinking", "thinking": "hm", "signature": ""}
+def test_thoughts_of_other_models_have_a_signature_by_which_they_are_known() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": UNSIGNED}
     said = {"reasoning_content": "hm", "content": "a"}
     assert message_of(completion("m", said, "stop", None))["content"] == [thinking, text("a")]
     stream = MessageStream()
-    started = [event for event in stream.take(chunk(FRAME, said)) if event["type"] == "content_block_start"]
-    assert started[0]["content_block"] == {**thinking, "thinking": ""}
+    assert accumulated(stream.take(chunk(FRAME, said)) + stream.end())["content"] == [thinking, text("a")]
+
+
+def test_thoughts_that_nobody_signed_go_back_as_such() -> None:
+    """To a provider that wants its own back; others do not get them."""
+    thoughts = [{"type": "thinking", "thinking": "hm", "signature": mark} for mark in (UNSIGNED, "", "s")]
+    [_, answer] = asked(messages=[user("hi"), {"role": "assistant", "content": [*thoughts, text("a")]}])["messages"]
+    assert answer == {"role": "assistant", "content": "a", "reasoning_content": "hm\nhm"}
 
 
 @pytest.mark.parametrize(
