@@ -28,11 +28,14 @@ def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]
 
     reasoning = partial(openai.OpenAICompatible, prepare=openai.for_reasoning)
     return {
-        "openai": (openai.OpenAICompatible, ("dialect", "keep", "omit", "record", "responses", "tool_ids")),
+        "openai": (
+            openai.OpenAICompatible,
+            ("dialect", "keep", "omit", "record", "responses", "think_tags", "tool_ids"),
+        ),
         "openai-responses": (openai.ResponsesAlone, ("keep", "omit", "record", "responses", "tool_ids")),
         "openai-reasoning": (reasoning, ("omit", "responses")),
         "openai-o1": (openai.WholeAnswers, ("omit",)),
-        "azure": (openai.azure, ("api_version", "dialect", "keep", "omit", "responses", "tool_ids")),
+        "azure": (openai.azure, ("api_version", "dialect", "keep", "omit", "responses", "think_tags", "tool_ids")),
         "anthropic": (anthropic.Anthropic, ("max_tokens", "omit")),
         "gemini": (gemini.Gemini, ("omit",)),
         "vertex": (gemini.Vertex, ("location", "omit", "project", "service_account_key")),

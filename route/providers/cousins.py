@@ -1,8 +1,9 @@
 """Answers of OpenAI's many cousins in OpenAI's own form: whatever leaves a client of chat completions reads the same.
 
-Text is text, not a list of parts; thoughts are `reasoning_content`; the pieces of a tool call share an index, the first
-of them has the identifier and the name, and arguments are JSON text; an answer ends for one of OpenAI's reasons, which
-follows from what was sent where the provider says none or one of its own. What else an answer holds stays as it is.
+Text is text, not a list of parts; thoughts are `reasoning_content`, those between `<think>` and `</think>` too where an
+account says so; the pieces of a tool call share an index, the first of them has the identifier and the name, and
+arguments are JSON text; an answer ends for one of OpenAI's reasons, which follows from what was sent where the provider
+says none or one of its own. What else an answer holds stays as it is.
 """
 
 from __future__ import annotations
@@ -51,11 +52,16 @@ def is_broken(choice: JSON) -> bool:
     return str(choice.get("finish_reason")).lower() in _BROKEN
 
 
-def completion(answer: JSON) -> JSON:
-    """Return a whole answer in OpenAI's form; `SHAPE_ERRORS` say what a malformed one may raise."""
+def completion(answer: JSON, *, has_think_tags: bool = False) -> JSON:
+    """Return a whole answer in OpenAI's form; `SHAPE_ERRORS` say what a malformed one may raise.
+
+    With `has_think_tags` an answer's text may begin with its thoughts.
+    """
     for choice in answer["choices"]:
         message = choice["message"]
         _read_text(message)
+        if has_think_tags and isinstance(message.get("content"), str):
+            _split_thoughts(ThinkTags(), message, ends=True)
         if message.get("tool_calls"):
             message["tool_calls"] = [_whole_call(call) for call in message["tool_calls"]]
         choice["finish_reason"] = _finish(choice.get("finish_reason"), has_calls=bool(message.get("tool_calls")))
@@ -94,6 +100,65 @@ def _read_text(message: JSON) -> None:
             if isinstance(message.get(name), str) and message[name]:
                 message["reasoning_content"] = message[name]
                 break
+
+
+class ThinkTags:
+    """Tells the thoughts that a text begins with, between `<think>` and `</think>`, from the rest of it.
+
+    Servers of open models leave them in the text where no parser of the model's thoughts is configured.
+    """
+
+    _OPEN, _CLOSE = "<think>", "</think>"
+
+    def __init__(self) -> None:
+        """Begin before the first letter."""
+        self._held = ""
+        """What may become a mark, or is white space before one."""
+        self._is_inside = False
+        self._is_past = False
+        self._is_at_beginning = False
+        """Whether white space between thoughts and text is left out."""
+
+    def split(self, piece: str, *, ends: bool) -> tuple[str, str]:
+        """Return the thoughts and the text of the next piece; the last one ends the text."""
+        self._held += piece
+        if not self._is_inside and not self._is_past:
+            begun = self._held.lstrip()
+            if not ends and self._OPEN.startswith(begun[: len(self._OPEN)]) and len(begun) < len(self._OPEN):
+                return "", ""
+            self._is_inside = begun.startswith(self._OPEN)
+            self._is_past = not self._is_inside
+            if self._is_inside:
+                self._held = begun.removeprefix(self._OPEN).lstrip()
+        thoughts = ""
+        if self._is_inside:
+            thoughts, mark, rest = self._held.partition(self._CLOSE)
+            if mark:
+                self._is_inside, self._is_past, self._is_at_beginning = False, True, True
+                self._held = rest
+            else:
+                kept = 0 if ends else self._begun_mark(self._held)
+                thoughts, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
+                return thoughts, ""
+        text, self._held = self._held, ""
+        if self._is_at_beginning:
+            text = text.lstrip()
+            self._is_at_beginning = not text
+        return thoughts, text
+
+    def _begun_mark(self, text: str) -> int:
+        """Return how many of the last letters may begin the closing mark."""
+        lengths = range(min(len(text), len(self._CLOSE) - 1), 0, -1)
+        return next((length for length in lengths if text.endswith(self._CLOSE[:length])), 0)
+
+
+def _split_thoughts(tags: ThinkTags, message: JSON, *, ends: bool) -> None:
+    """Put the thoughts within the text of a message, or a piece of one, under their own name."""
+    thoughts, text = tags.split(message.get("content") or "", ends=ends)
+    if message.get("content") or text:
+        message["content"] = text
+    if thoughts:
+        message["reasoning_content"] = (message.get("reasoning_content") or "") + thoughts
 
 
 def _text_of(part: JSON, kind: str) -> str:
@@ -140,13 +205,22 @@ class _Choice:
     calls: list[_Call] = field(default_factory=list)
     by_index: dict[Any, _Call] = field(default_factory=dict)
     """The newest call of each of the provider's indices."""
+    tags: ThinkTags = field(default_factory=ThinkTags)
     is_finished: bool = False
+
+    def rest(self) -> JSON:
+        """Return the last delta: what was held back because it might have become a mark."""
+        delta: JSON = {}
+        _split_thoughts(self.tags, delta, ends=True)
+        return delta
 
 
 class ChunkReader:
     """Brings the chunks of one stream into OpenAI's form."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_think_tags: bool = False) -> None:
+        """Begin a stream; see `completion` for `has_think_tags`."""
+        self._has_think_tags = has_think_tags
         self._choices: dict[int, _Choice] = {}
         self._frame: JSON = {}
 
@@ -165,6 +239,8 @@ class ChunkReader:
                 if delta.get("tool_calls"):
                     delta["tool_calls"] = [self._piece(state, piece) for piece in delta["tool_calls"]]
             reason = choice.get("finish_reason")
+            if self._has_think_tags and not isinstance((delta or {}).get("content"), list):
+                _split_thoughts(state.tags, choice.setdefault("delta", {}), ends=bool(reason))
             if reason:
                 state.is_finished = True
                 choice["finish_reason"] = _finish(reason, has_calls=bool(state.calls))
@@ -175,7 +251,7 @@ class ChunkReader:
     def ending(self) -> list[JSON]:
         """Return the chunk that ends the choices for which the provider gave no reason; nothing where all have one."""
         choices = [
-            {"index": index, "delta": {}, "finish_reason": _finish(None, has_calls=bool(state.calls))}
+            {"index": index, "delta": state.rest(), "finish_reason": _finish(None, has_calls=bool(state.calls))}
             for index, state in self._choices.items()
             if not state.is_finished
         ]

@@ -70,12 +70,12 @@ _RECORDS: Mapping[str, bool] = {"none": False, "generation": True}
 """Whether a provider has OpenRouter's records of generations, by the account's option `record`."""
 
 
-def _has_responses(options: Mapping[str, Any]) -> bool:
-    """Return whether an account's service may have the Responses API; raise ConfigError for what is not yes or no."""
-    has = options.get("responses", False)
-    if not isinstance(has, bool):
-        raise ConfigError("options: responses must be true or false")
-    return has
+def _says(options: Mapping[str, Any], name: str) -> bool:
+    """Return an account's option that is yes or no, by default no; raise ConfigError for anything else."""
+    says = options.get(name, False)
+    if not isinstance(says, bool):
+        raise ConfigError(f"options: {name} must be true or false")
+    return says
 
 
 class _NoResponseError(ProviderError):
@@ -96,9 +96,9 @@ class OpenAICompatible:
         """Set up a client; it connects at its first request.
 
         The account's options are `omit`, the fields that this provider refuses; `keep`, those of its own answers that
-        it wants back; `tool_ids`, `usual` or `nine`, the identifiers of tool calls that it takes; and `dialect`,
-        `current` or `classic`, which `prepare` replaces. `protocol` decides how the key
-        is sent.
+        it wants back; `tool_ids`, `usual` or `nine`, the identifiers of tool calls that it takes; `responses`, whether
+        it may have the Responses API; `think_tags`, whether its text may begin with thoughts; and `dialect`, `current`
+        or `classic`, which `prepare` replaces. `protocol` decides how the key is sent.
         """
         base = account.base_url.rstrip("/")
         self._url = url or (lambda _, path: f"{base}/{path}")
@@ -109,7 +109,8 @@ class OpenAICompatible:
         self._keeps_own = protocol == "openai" and not base.startswith("https://api.openai.com/")
         self._tool_ids = choose("options: tool_ids", str(account.options.get("tool_ids", "usual")), _TOOL_IDS)
         self._transport = Transport(account, protocol)
-        self._has_responses = _has_responses(account.options)
+        self._has_responses = _says(account.options, "responses")
+        self._has_think_tags = _says(account.options, "think_tags")
         self._has_generations = choose("options: record", str(account.options.get("record", "none")), _RECORDS)
         self._asks_again_at = 0.0
 
@@ -200,7 +201,7 @@ class OpenAICompatible:
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
         finished = set[int]()
         begun = False
-        reader = cousins.ChunkReader()
+        reader = cousins.ChunkReader(has_think_tags=self._has_think_tags)
         with_usage = completions.asks_for_usage(request)
         async with aclosing(self._transport.events(self._url(body, _CHAT), body, timeouts)) as events:
             try:
@@ -273,7 +274,10 @@ class OpenAICompatible:
         self._raise_faults(choices)
         if not all(isinstance(choice.get("message"), dict) for choice in choices):
             raise self._transport.malformed("a choice without a message")
-        return self._counted(self._transport.understood(cousins.completion, answer))
+        return self._counted(self._transport.understood(self._in_openais_form, answer))
+
+    def _in_openais_form(self, answer: JSON) -> JSON:
+        return cousins.completion(answer, has_think_tags=self._has_think_tags)
 
     def _counted(self, answer: JSON) -> JSON:
         """Return an answer or a chunk with its usage in the one form that everybody reads."""

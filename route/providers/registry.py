@@ -83,6 +83,8 @@ _GEMINI_KEY = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _CLASSIC: Mapping[str, object] = {"dialect": "classic"}
 # The service may have the Responses API; where it answers 404 there, chat completions are asked for.
 _RESPONSES: Mapping[str, object] = {"responses": True}
+# The text may begin with thoughts where the server has no parser for those of its model.
+_THINK_TAGS: Mapping[str, object] = {"think_tags": True}
 
 
 def _compatible(name: str, base_url: str, *key_variables: str, **more: Any) -> ProviderSpec:
@@ -181,6 +183,14 @@ _SPECS = (
         options={**_CLASSIC, "keep": ("reasoning_content",)},
     ),
     _compatible(
+        "moonshot",
+        "https://api.moonshot.ai/v1",
+        "MOONSHOT_API_KEY",
+        # Its thinking models want the thoughts before a call of a tool back.
+        options={**_CLASSIC, "keep": ("reasoning_content",)},
+        interface=None,
+    ),
+    _compatible(
         "mistral",
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
@@ -216,7 +226,7 @@ _SPECS = (
         "http://localhost:11434/v1",
         url_variables=("OLLAMA_HOST",),
         needs_key=False,
-        options={**_CLASSIC, **_RESPONSES},
+        options={**_CLASSIC, **_RESPONSES, **_THINK_TAGS},
         is_free=True,
         speed=OWN_MACHINE,
     ),
@@ -225,9 +235,24 @@ _SPECS = (
         "http://localhost:8000/v1",
         "VLLM_API_KEY",
         needs_key=False,
-        options={**_RESPONSES, "dialect": "open"},
+        options={**_RESPONSES, **_THINK_TAGS, "dialect": "open"},
         is_free=True,
         speed=OWN_MACHINE,
+    ),
+    _compatible(
+        "sglang",
+        "http://localhost:30000/v1",
+        needs_key=False,
+        options={**_THINK_TAGS, "dialect": "open"},
+        interface=None,
+    ),
+    _compatible(
+        "llama-cpp",
+        "http://localhost:8080/v1",
+        "LLAMA_API_KEY",
+        needs_key=False,
+        options={**_CLASSIC, **_THINK_TAGS},
+        interface=None,
     ),
     ProviderSpec(
         "bedrock",
