@@ -5,6 +5,7 @@ No image is built and no cluster started here.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import re
@@ -17,13 +18,17 @@ import pytest
 import yaml
 
 from p2l.cli import COMMANDS as P2L
+from p2l.common.errors import InputError
 from route.cli import COMMANDS as ROUTE
 from route.config import load_config
 from tests.conftest import ROOT
+from tools.chart import CHART, chart, rendered
 
 DEPLOY = ROOT / "deploy"
 CONTAINERS = sorted((DEPLOY / "containers").glob("*.Containerfile"))
-MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+ALL = {"ingress.enabled": True, "router.config": (DEPLOY / "router.yaml").read_text(encoding="utf-8")}
+"""Values of the chart with which everything is rendered."""
+MANIFESTS = {name: [each for each in yaml.safe_load_all(text) if each] for name, text in chart(ALL).items()}
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 VARIABLES = {
     line.partition("=")[0]
@@ -43,24 +48,25 @@ def parsed(words: list[str]) -> None:
     importlib.import_module(commands[name][0]).build_parser().parse_args(flags)
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-def test_a_manifest_fits_the_schema_of_kubernetes(path: Path) -> None:
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_fits_the_schema_of_kubernetes(name: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="needs `pip install kubernetes-validate`")
-    for document in documents(path):
+    assert MANIFESTS[name]
+    for document in MANIFESTS[name]:
         validate.validate(document, validate.latest_version(), strict=True)
 
 
 def test_a_manifest_that_does_not_fit_is_refused() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="needs `pip install kubernetes-validate`")
-    document = documents(DEPLOY / "kubernetes" / "redis.yaml")[0]
+    document = copy.deepcopy(MANIFESTS["redis"][0])
     document["spec"]["replica"] = 1
     with pytest.raises(validate.ValidationError):
         validate.validate(document, validate.latest_version(), strict=True)
 
 
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in MANIFESTS:
-        for document in documents(path):
+    for manifest in MANIFESTS.values():
+        for document in manifest:
             pod = document.get("spec", {}).get("template", {}).get("spec", {})
             yield from ((document["metadata"]["name"], each) for each in pod.get("containers", []))
 
@@ -70,12 +76,17 @@ def test_manifests_have_probes_resources_and_commands_that_are_understood() -> N
     assert names.keys() == {"router", "endpoint", "redis"}
     for container in names.values():
         assert {"readinessProbe", "livenessProbe", "resources", "securityContext"} <= container.keys()
+        assert container["imagePullPolicy"] == "IfNotPresent"
+    # The endpoint knows no key but its own.
+    secrets = {name: each.get("envFrom") for name, each in names.items()}
+    assert secrets["endpoint"] == [{"secretRef": {"name": "p2l-endpoint"}}]
+    assert secrets["router"] == [{"secretRef": {"name": "p2l-router"}}]
     parsed(["p2l-route", "serve", *names["router"]["args"]])
     parsed(["p2l", "endpoint", *names["endpoint"]["args"]])
 
 
 def test_references_between_manifests_lead_somewhere() -> None:
-    every = [document for path in MANIFESTS for document in documents(path)]
+    every = [document for manifest in MANIFESTS.values() for document in manifest]
     labels = [
         document["spec"]["template"]["metadata"]["labels"]
         for document in every
@@ -87,8 +98,33 @@ def test_references_between_manifests_lead_somewhere() -> None:
     places = {(document["kind"], document["metadata"]["name"]) for document in every}
     targets = [d["spec"]["scaleTargetRef"] for d in every if d["kind"] == "HorizontalPodAutoscaler"]
     assert {(target["kind"], target["name"]) for target in targets} <= places
-    [secret] = [document for document in every if document["kind"] == "Secret"]
-    assert set(secret["stringData"]) == VARIABLES - {"P2L_MODEL"}
+    policies = [document["spec"] for document in every if document["kind"] == "NetworkPolicy"]
+    assert [policy["podSelector"]["matchLabels"] for policy in policies] == sorted(
+        labels, key=lambda each: ["router", "endpoint", "redis"].index(each["app"])
+    )
+    [ingress] = [document["spec"]["rules"][0]["http"]["paths"] for document in every if document["kind"] == "Ingress"]
+    assert [(path["path"], path["backend"]["service"]["name"]) for path in ingress] == [("/v1", "router")]
+    [config] = [document["data"] for document in every if document["kind"] == "ConfigMap"]
+    assert yaml.safe_load(config["router.yaml"]) == documents(DEPLOY / "router.yaml")[0]
+
+
+def test_disks_of_routers_that_are_scaled_away_stay() -> None:
+    [routers] = [document["spec"] for document in MANIFESTS["router"] if document["kind"] == "StatefulSet"]
+    assert routers["persistentVolumeClaimRetentionPolicy"] == {"whenScaled": "Retain", "whenDeleted": "Retain"}
+
+
+def test_the_chart_renders_what_its_values_say() -> None:
+    usual = chart({})
+    assert yaml.safe_load(usual["ingress"]) is None
+    assert yaml.safe_load(chart({"networkPolicy.enabled": False})["network"]) is None
+    pushed = chart({"images.router.name": "registry.example.com/p2l-router", "images.router.tag": "1.2"})["router"]
+    assert "image: registry.example.com/p2l-router:1.2\n" in pushed
+    for template, problem in (
+        ("{{ .Values.nothing }}", "is no value"),
+        ("{{- range .Values.images }}", "not known here"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            rendered(template, yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("path", CONTAINERS, ids=lambda path: path.stem)
