@@ -11,9 +11,10 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from route.providers.base import TRACE_HEADERS
+from route.providers.usage import TokenCounts
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -30,8 +31,38 @@ _OFF = contextlib.nullcontext()
 def _set_all(span: Span, attributes: Attributes) -> None:
     """Set the attributes that have a value."""
     for name, value in attributes.items():
-        if value is not None and value != "":
+        # What a client sends in the place of a number may be anything; spans take these alone.
+        if isinstance(value, str | bool | int | float | list | tuple) and value != "":
             span.set_attribute(name, value)
+
+
+_PROVIDERS: Mapping[str, str] = {
+    "azure": "azure.ai.openai",
+    "azure-ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "gemini-compatible": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
+    "openai-o1": "openai",
+    "openai-reasoning": "openai",
+    "vertex": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
+"""Providers by the names of OpenTelemetry's conventions for generative AI, where those are others than ours."""
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
+
+
+def _asked(request: Mapping[str, Any]) -> Attributes:
+    """Return the attributes of a chat completion request; nothing of its text."""
+    stops = request.get("stop") or ()
+    wanted = (request.get("response_format") or {}).get("type")
+    about: dict[str, Any] = {f"gen_ai.request.{name}": request.get(name) for name in _SAMPLING}
+    about["gen_ai.request.max_tokens"] = request.get("max_completion_tokens") or request.get("max_tokens")
+    about["gen_ai.request.stop_sequences"] = [stops] if isinstance(stops, str) else list(stops) or None
+    about["gen_ai.request.choice.count"] = request.get("n") if request.get("n") != 1 else None
+    about["gen_ai.output.type"] = "text" if wanted in (None, "text") else "json"
+    return about
 
 
 @dataclass
@@ -41,19 +72,34 @@ class CallTrace:
     span: Span
     headers: dict[str, str]
     """Headers that tell the provider of the span."""
+    _answer: dict[str, Any] = field(default_factory=dict)
+    _finishes: dict[int, str] = field(default_factory=dict)
+
+    def hear(self, answer: Mapping[str, Any]) -> None:
+        """Note who answers and how the choices end, by a whole answer or a chunk."""
+        for name in ("id", "model"):
+            if isinstance(answer.get(name), str) and answer[name]:
+                self._answer[f"gen_ai.response.{name}"] = answer[name]
+        for choice in answer.get("choices") or ():
+            if choice.get("finish_reason"):
+                self._finishes[choice.get("index") or 0] = str(choice["finish_reason"])
 
     def failed(self, fault: str, status: int | None) -> None:
         """Note a failure; its text is left out, since it may quote the prompt."""
         _fail(self.span, fault)
         _set_all(self.span, {"http.response.status_code": status})
 
-    def end(self, tokens: tuple[int | None, int | None], cost: float) -> None:
+    def end(self, usage: TokenCounts, cost: float) -> None:
         """End the span, with what the provider has counted and what it has cost."""
-        prompt, completion = tokens
-        _set_all(
-            self.span,
-            {"gen_ai.usage.input_tokens": prompt, "gen_ai.usage.output_tokens": completion, "p2l.cost": cost},
-        )
+        counts = {
+            "gen_ai.usage.input_tokens": usage.prompt,
+            "gen_ai.usage.output_tokens": usage.completion,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached or None,
+            "gen_ai.usage.cache_creation.input_tokens": usage.written or None,
+        }
+        finishes = [reason for _, reason in sorted(self._finishes.items())]
+        ending = {"gen_ai.response.finish_reasons": finishes or None, "p2l.cost": cost}
+        _set_all(self.span, {**self._answer, **counts, **ending})
         self.span.end()
 
 
@@ -78,14 +124,18 @@ class RequestTrace:
         finally:
             span.end()
 
-    def call(self, model: str, sent_model: str, provider: str, deployment: str = "") -> CallTrace:
-        """Begin a call to a provider, under the name that the model has there."""
+    def call(
+        self, model: str, sent_model: str, provider: str, deployment: str = "", request: Mapping[str, Any] | None = None
+    ) -> CallTrace:
+        """Begin a call to a provider, under the name that the model has there, for a chat completion request."""
         span = self.tracing.start(f"call {model}", self.context, is_call=True)
         _set_all(
             span,
             {
-                "gen_ai.provider.name": provider,
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
                 "gen_ai.request.model": sent_model,
+                **_asked(request or {}),
                 "p2l.model": model,
                 "p2l.deployment": deployment,
             },

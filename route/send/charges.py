@@ -155,6 +155,8 @@ class Charge:
     booked: float = 0.0
     choices: int = 1
     """Number of choices."""
+    is_cached: bool = False
+    """Whether the answer was kept from an earlier request, so that it costs nothing."""
     use: Callable[[int], None] | None = field(default=None, repr=False)
     """Counts tokens at a deployment that has a limit of them."""
     trace: CallTrace | None = field(default=None, repr=False)
@@ -196,6 +198,8 @@ class Charge:
         """Take over a whole answer."""
         self.choices = len(answer.get("choices") or [0])  # an answer without choices is one all the same
         self.take_usage(answer)
+        if self.trace is not None:
+            self.trace.hear(answer)
         self.identify(answer)
         if self.usage.completion is None:
             self.count(answer.get("choices"))
@@ -225,13 +229,13 @@ class Charge:
     @property
     def is_measured(self) -> bool:
         """Return whether the provider counted all of it."""
-        return None not in self.tokens and not self._pieces
+        return None not in self.tokens and not self._pieces and not self.is_cached
 
     @property
     def is_estimated(self) -> bool:
         """Return whether its cost rests on what passed through the router or on time, not on the provider's word."""
         is_told = self.config.reported_cost and self.usage.dollars is not None
-        return self.config.price is not None and not self.is_measured and not is_told
+        return self.config.price is not None and not (self.is_measured or is_told or self.is_cached)
 
     @property
     def answer_tokens(self) -> int:
@@ -241,6 +245,8 @@ class Charge:
 
     def cost(self) -> float:
         """Return the cost from tokens and price where both are known, else the configured cost."""
+        if self.is_cached:
+            return 0.0
         price, usage = self.price, self.usage
         if self.config.reported_cost and usage.dollars is not None:
             return usage.dollars

@@ -110,6 +110,38 @@ def test_each_attempt_has_a_span_and_no_span_has_the_prompt(tmp_path: Path, stre
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_has_the_names_of_the_conventions_for_generative_ai(tmp_path: Path, stream: bool) -> None:
+    async def main() -> None:
+        async with traced(tmp_path, models={"good": {"type": "xai"}}) as (router, collector):
+            asked: dict[str, Any] = {"temperature": 0, "top_p": 0.5, "seed": 7, "max_tokens": 99, "stop": ["a", "b"]}
+            answer = await router.ask(stream=stream, response_format={"type": "json_object"}, **asked)
+            if stream:
+                _ = [chunk async for chunk in answer]
+            await sent(router)
+        (call,) = collector.named("call good")
+        told = {name: part for name, part in attributes(call).items() if name.startswith("gen_ai.")}
+        several = ("gen_ai.request.stop_sequences", "gen_ai.response.finish_reasons")
+        lists = {name: [each.string_value for each in told.pop(name).values] for name in several}
+        assert lists == {"gen_ai.request.stop_sequences": ["a", "b"], "gen_ai.response.finish_reasons": ["stop"]}
+        assert told.pop("gen_ai.response.id")
+        tokens = {name: told.pop(f"gen_ai.usage.{name}") for name in ("input_tokens", "output_tokens")}
+        assert all(count > 0 for count in tokens.values())
+        assert told == {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "x_ai",
+            "gen_ai.request.model": "good-1",
+            "gen_ai.request.temperature": 0,
+            "gen_ai.request.top_p": 0.5,
+            "gen_ai.request.seed": 7,
+            "gen_ai.request.max_tokens": 99,
+            "gen_ai.output.type": "json",
+            "gen_ai.response.model": "good-1",
+        }
+
+    asyncio.run(main())
+
+
 def test_a_collector_that_is_away_costs_no_request(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path, settings={"traces": "http://127.0.0.1:9"}) as router:
