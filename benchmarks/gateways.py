@@ -146,7 +146,7 @@ def _shown(gateways: Sequence[Gateway], direct: Gateway) -> str:
             continue
         p50s = [p50 for p50, _ in gateway.added]
         # In each round of its own, since the machine's pace changes between rounds.
-        ratios = [p50 / own for p50, (own, _) in zip(p50s, ours.added, strict=True)]
+        ratios = [p50 / of_router for p50, (of_router, _) in zip(p50s, ours.added, strict=True)]
         p50 = f"{statistics.median(p50s):.2f} [{min(p50s):.2f}, {max(p50s):.2f}]"
         ratio = f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
         p99 = f"{statistics.median(p99 for _, p99 in gateway.added):.2f}"

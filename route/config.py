@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.functional_validators import AfterValidator
 
 from p2l.common.access import digest_of, matches, weakness_of
@@ -19,8 +19,20 @@ from p2l.common.config import Number, Whole, line_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
 from route.catalogue import LACKING_TYPES, entry_of
 from route.efforts import arms_of
-from route.keep.ledger import MAX_IN_FLIGHT, TEAM
-from route.keep.location import filled, located, location_in
+from route.keep.accounts import BUDGET, TEAM
+from route.keep.location import located, location_in
+from route.key_config import (
+    Above,
+    Amount,
+    AnswerCacheConfig,
+    ArenaConfig,
+    BudgetConfig,
+    HookConfig,
+    KeyConfig,
+    Section,
+    TeamConfig,
+    key_in,
+)
 from route.providers.base import Timeouts
 from route.providers.usage import Rates, TokenCounts
 from route.routing.decision import Limit, RoutedModel
@@ -46,16 +58,12 @@ Feature: TypeAlias = Literal[
     "tools", "parallel_tools", "json_schema", "logprobs", "n", "reasoning",
 ]  # fmt: skip
 """What a model may state in `capabilities`: `route.routing.decision.FEATURES`."""
-_SECRET = ("key", "api_key", "keys", "admin_key", "deployments", "database", "limits", "shared_limits", "p2l_api_key")
+_SECRET = (
+    *("key", "api_key", "keys", "admin_key", "deployments", "database", "limits", "shared_limits", "p2l_api_key"),
+    "where",
+)
 _RESERVED = {"messages", "model", "stream"}
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
-_Amount = Annotated[Number, Field(ge=0)]
-_Above = Annotated[Number, Field(gt=0)]
-
-
-class _Section(BaseModel):
-    # protected_namespaces: before 2.10 pydantic warns of fields that begin with `model_`, as `model_configs` does.
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 def _checked_url(url: str | None) -> str | None:
@@ -67,22 +75,22 @@ def _checked_url(url: str | None) -> str | None:
 _Url = Annotated[str | None, AfterValidator(_checked_url)]
 
 
-class Price(_Section):
+class Price(Section):
     """A provider's price per million tokens, in the unit of the costs."""
 
-    input: _Amount
-    output: _Amount
-    cached: _Amount | None = None
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
     """Of input tokens that are in the provider's prompt cache; without it conversations move freely between turns."""
-    cache_write: _Amount | None = None
+    cache_write: Amount | None = None
     """Of input tokens that are written to the cache for five minutes; by default 1.25 times `input`."""
-    cache_write_1h: _Amount | None = None
+    cache_write_1h: Amount | None = None
     """Of input tokens that are written to the cache for an hour; by default twice `input`."""
-    audio_input: _Amount | None = None
-    audio_output: _Amount | None = None
-    web_searches: _Amount = 0.0
+    audio_input: Amount | None = None
+    audio_output: Amount | None = None
+    web_searches: Amount = 0.0
     """Of a thousand searches that the provider makes for an answer."""
-    tiers: dict[str, _Amount] = Field(default_factory=dict)
+    tiers: dict[str, Amount] = Field(default_factory=dict)
     """By the service tier that the provider names, such as `flex` or `priority`: what its answers cost of these."""
 
     def rates(self) -> Rates:
@@ -103,7 +111,7 @@ class Price(_Section):
         return self.rates().cost(usage) * self.tiers.get(usage.tier, 1.0)
 
 
-class DeploymentConfig(_Section):
+class DeploymentConfig(Section):
     """One place where a model can be asked, or one key of it; what it leaves out is that of the model."""
 
     name: str | None = Field(default=None, min_length=1)
@@ -112,7 +120,7 @@ class DeploymentConfig(_Section):
     """Without it that of the model, unless type or address differ from the model's."""
     base_url: _Url = None
     options: dict[str, Any] | None = None
-    weight: _Above = 1.0
+    weight: Above = 1.0
     """Its share of the requests, relative to the others."""
     max_in_flight: Annotated[Whole, Field(ge=1)] | None = None
     """Requests that each worker has under way there at once."""
@@ -122,7 +130,7 @@ class DeploymentConfig(_Section):
     """Of prompts and answers; shared likewise."""
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """One model that requests can go to."""
 
     name: str = Field(min_length=1)
@@ -134,7 +142,7 @@ class ModelConfig(_Section):
     base_url: _Url = None
     options: dict[str, Any] = Field(default_factory=dict)
     """Further settings of one kind of provider: `api_version` of azure, the script of a mock."""
-    cost: _Amount
+    cost: Amount
     """Of an average answer, in the unit of the budgets."""
     price: Price | None = None
     """With it, spend is counted from tokens, not from `cost`."""
@@ -161,15 +169,15 @@ class ModelConfig(_Section):
     """Makes a model routable that P2L does not know."""
     provider: str | None = None
     """The provider that limits such as `share:openai` count it to; by default its type."""
-    latency: _Amount | None = None
+    latency: Amount | None = None
     """Seconds of an average answer; a shorthand for `amounts: {latency: ...}`."""
-    amounts: dict[str, _Amount] = Field(default_factory=dict)
+    amounts: dict[str, Amount] = Field(default_factory=dict)
     """Of further limited quantities."""
     served_as: list[str] = Field(default_factory=list)
     """Further names under which its provider may answer for it, such as `gpt-4o*`; `*` for any."""
     version: str | None = None
     """Stored with feedback, to identify what was voted on."""
-    serves: Annotated[list[Served], Field(min_length=1)] = ["chat"]
+    serves: Annotated[list[Served], Field(min_length=1)] = ["chat"]  # noqa: RUF012 - pydantic copies it
     """The endpoints that it has: requests are routed to models with `chat`, others reach a model by its name."""
     deployments: dict[str, DeploymentConfig] = Field(default_factory=dict)
     """Where it can be asked, by a name for logs; by default at one place, with the settings above."""
@@ -254,63 +262,18 @@ class ModelConfig(_Section):
         )
 
 
-class TeamConfig(_Section):
-    """Keys that share a budget."""
-
-    spend_per_day: _Amount
-    """Of all its keys together, in the unit of the costs, UTC days."""
-
-
-class KeyLimits(_Section):
-    """What a key of clients may do."""
-
-    team: str | None = None
-    """One of `teams`, whose budget it spends beside its own."""
-    spend_per_day: _Amount | None = None
-    """In the unit of the costs, UTC days."""
-    requests_per_minute: Annotated[Whole, Field(ge=1)] | None = None
-    tokens_per_minute: Annotated[Whole, Field(ge=1)] | None = None
-    """Of prompts and answers."""
-    votes_per_day: Annotated[Whole, Field(ge=0)] | None = None
-    """Answers it may vote on in one day, UTC."""
-    models: list[str] | None = None
-    """The models it may use; by default all."""
-    cost: _Amount | None = None
-    """The budget of its requests that name none."""
-    budget_usd: _Above | None = None
-    """Dollars that its requests may cost on average, in every 1,000 of them."""
-    max_cost_per_request: _Amount | None = None
-    """What one request may cost at most, whatever budget, model and length it asks for."""
-    max_in_flight: Annotated[Whole, Field(ge=1)] = MAX_IN_FLIGHT
-    """Requests that one worker answers at once."""
-
-
-class KeyConfig(KeyLimits):
-    """A key of clients, and its limits."""
-
-    key: str = Field(min_length=1, repr=False)
-    """The key, or `${VARIABLE}`."""
-    name: str | None = None
-    """For logs and metrics; by default the beginning of the key's digest."""
-
-    @field_validator("key")
-    @classmethod
-    def _resolved(cls, text: str) -> str:
-        return _key_in(text)
-
-
-class TimeoutsConfig(_Section):
+class TimeoutsConfig(Section):
     """Seconds a provider may take."""
 
-    connect: _Above = 5.0
-    first_token: _Above = 60.0
+    connect: Above = 5.0
+    first_token: Above = 60.0
     """Of a stream."""
-    answer: _Above = 300.0
+    answer: Above = 300.0
     """The whole of it, without streaming."""
-    stall: _Above = 30.0
-    total: _Above = 600.0
+    stall: Above = 30.0
+    total: Above = 600.0
     """Of the whole request, all attempts included."""
-    ping: _Above = 10.0
+    ping: Above = 10.0
     """Of silence, after which the client of a stream gets a sign of life."""
 
     def of_attempt(self, left: float, max_bytes: int, *, stream: bool) -> Timeouts:
@@ -319,40 +282,24 @@ class TimeoutsConfig(_Section):
         return Timeouts(min(self.connect, left), min(first, left), self.stall, left, max_bytes)
 
 
-class BreakerConfig(_Section):
+class BreakerConfig(Section):
     """When the circuit breaker of a deployment opens."""
 
     failures: Annotated[Whole, Field(ge=1)] = 5
     """In a row."""
-    seconds: _Above = 10.0
+    seconds: Above = 10.0
     """Until one request probes it."""
 
 
-class LimitConfig(_Section):
+class LimitConfig(Section):
     """At most `most` of a quantity, on average over requests; needs the optimizer `lp`."""
 
     quantity: str
     """`cost`, `latency`, another key of `amounts`, or `share:PROVIDER`."""
-    most: _Amount
+    most: Amount
 
 
-class ArenaConfig(_Section):
-    """A page on which anybody who reaches the router compares two anonymous answers and votes."""
-
-    key: str
-    """Name of one of `keys`: what the arena asks counts as its requests, within its limits."""
-    per_minute: Annotated[Whole, Field(ge=1)] = 6
-    """Prompts of one network (/24, or /64 of IPv6), in all workers and replicas together."""
-    votes_per_day: Annotated[Whole, Field(ge=1)] = 100
-    """Votes of one network in a day of UTC."""
-    proxies: Whole = 0
-    """Proxies before the router, each of which adds the address of its client to `X-Forwarded-For`."""
-    max_chars: Annotated[Whole, Field(ge=1)] = 4000
-    mask_names: bool = False
-    """Whether names are hidden in sentences in which an answer tells its own model or maker."""
-
-
-class RouterConfig(_Section):
+class RouterConfig(Section):
     """The whole configuration, except the flags of the command."""
 
     model_configs: dict[str, ModelConfig] = Field(min_length=1)
@@ -362,23 +309,23 @@ class RouterConfig(_Section):
     """By name, which keys give as their `team`."""
     admin_key: str | None = Field(default=None, min_length=1, repr=False)
     """Digest of the key for GET /metrics, which is read as the key or `${VARIABLE}`."""
-    opponent_weights: dict[str, _Amount] | None = None
+    opponent_weights: dict[str, Amount] | None = None
     """Weights of the opponents, normalised; by default every model of the leaderboard alike."""
     static_order: list[str] = Field(default_factory=list)
     """The models to prefer without scores, best first; by default the dearest that the budget allows."""
-    score_timeout_ms: _Above = 2000.0
-    max_answer_mb: _Above = 32.0
+    score_timeout_ms: Above = 2000.0
+    max_answer_mb: Above = 32.0
     """MiB of a provider's answer, or of a whole stream."""
     max_attempts: Annotated[Whole, Field(ge=1)] = 3
     """Of a request; one more try of the same model at once does not count."""
-    retry_seconds: _Amount = 1.0
+    retry_seconds: Amount = 1.0
     """The longest pause before a model is asked once more instead of another one; 0: there is none."""
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     unexpected_model: Literal["warn", "leave", "refuse"] = "warn"
     """Where another model answers: log it, ask there no more for an hour, or not pass the answer on either."""
     limits: list[LimitConfig] = Field(default_factory=list)
-    budget_usd: _Above | None = None
+    budget_usd: Above | None = None
     """Dollars that all requests may cost on average, in every 1,000 of them; prices must be in dollars."""
     sticky: bool = False
     """Whether a conversation keeps its model."""
@@ -394,10 +341,16 @@ class RouterConfig(_Section):
     pass_fields: list[str] = Field(default_factory=list)
     """Fields that clients may send to every model, beside the plain ones; see `route.request.fields`."""
     arena: ArenaConfig | None = None
+    answer_cache: AnswerCacheConfig | None = None
+    """None: no answers are kept."""
+    budgets: list[BudgetConfig] = Field(default_factory=list)
+    """All hold."""
+    hooks: list[HookConfig] = Field(default_factory=list)
+    """Asked in this order."""
     store_prompts: bool = False
     store_responses: bool = True
     """Whether responses of the Responses API are kept in the database, for 30 days."""
-    responses_mb_per_key: _Above = 256.0
+    responses_mb_per_key: Above = 256.0
     """Space that the stored responses of one key may take; the oldest leave first."""
     cors_origins: list[str] = Field(default_factory=list)
     """Origins whose pages may call the router from a browser; `*` for all."""
@@ -427,7 +380,7 @@ class RouterConfig(_Section):
     def _digested(cls, text: str | None) -> str | None:
         if text is None:
             return None
-        key = _key_in(text)
+        key = key_in(text)
         weakness = weakness_of(key)
         if weakness is not None:
             raise ValueError(weakness)
@@ -496,11 +449,15 @@ class RouterConfig(_Section):
                 raise ValueError(f"keys.{number}.key: is given twice")
             if key.name is not None and any(key.name == other.name for other in before):
                 raise ValueError(f"keys.{number}.name: is given twice")
-            if key.name is not None and key.name.startswith(TEAM):
-                raise ValueError(f"keys.{number}.name: must not begin with {TEAM!r}, as accounts of teams do")
+            prefix = next((each for each in (TEAM, BUDGET) if (key.name or "").startswith(each)), None)
+            if prefix is not None:
+                raise ValueError(f"keys.{number}.name: must not begin with {prefix!r}, as other accounts do")
             if key.team is not None and key.team not in self.teams:
                 raise ValueError(f"keys.{number}.team: no team {key.team!r} in teams{nearest(key.team, self.teams)}")
         names = [key.name for key in self.keys if key.name is not None]
+        for number, budget in enumerate(self.budgets):
+            if budget.by == "team" and budget.of is not None and budget.of not in self.teams:
+                raise ValueError(f"budgets.{number}.of: no team {budget.of!r} in teams{nearest(budget.of, self.teams)}")
         if self.arena is not None and self.arena.key not in names:
             raise ValueError(
                 f"arena.key: no key of 'keys' has the name {self.arena.key!r}{nearest(self.arena.key, names)}"
@@ -556,6 +513,9 @@ def load_config(path: str | Path) -> RouterConfig:
     if config.shadow is not None and config.shadow.pairs is not None:
         shadow = config.shadow.model_copy(update={"pairs": file.parent / config.shadow.pairs.expanduser()})
         config = config.model_copy(update={"shadow": shadow})
+    if config.answer_cache is not None and "://" not in config.answer_cache.where:
+        where = str(file.parent / Path(config.answer_cache.where).expanduser())
+        config = config.model_copy(update={"answer_cache": config.answer_cache.model_copy(update={"where": where})})
     if config.database is None:
         return config
     journal = file.parent / (config.journal or Path(f"{file.stem}.journal.sqlite")).expanduser()
@@ -587,14 +547,6 @@ def _first_problem(error: ValidationError, path: Path, has_short_limits: bool) -
     if problem["type"] == "missing":
         return f"{where}: key {key} is missing; add it"
     # What may be an API key, or a section that may hold one, is not repeated.
-    holds_keys = place[-1] in _SECRET or place[-2:-1] in (["keys"], ["model_configs"], ["deployments"])
+    holds_keys = place[-1] in _SECRET or place[-2:-1] in (["keys"], ["model_configs"], ["deployments"], ["hooks"])
     got = "" if holds_keys or isinstance(problem["input"], (dict, list)) else f", got {problem['input']!r:.80}"
     return f"{where}: key {key}: {message[0].lower()}{message[1:]}{got}"
-
-
-def _key_in(text: str) -> str:
-    """Return a key with its variables filled in; raise ValueError for one that no client could send."""
-    key = filled(text).strip()
-    if not key or not key.isascii() or not key.isprintable():
-        raise ValueError("must be text that an HTTP header can carry")
-    return key

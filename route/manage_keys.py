@@ -103,12 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 def checked_name(name: object) -> str:
     """Return the name of a new key; raise InputError for one that logs, paths and tables could not show."""
-    from route.keep.ledger import TEAM
+    from route.keep.accounts import BUDGET, TEAM
 
     if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
         raise InputError(f"name: must be a text of at most {_LONGEST_NAME} letters that can be shown")
-    if "/" in name or name.startswith(TEAM):
-        raise InputError(f"name: must hold no '/' and not begin with {TEAM!r}")
+    if "/" in name or name.startswith((TEAM, BUDGET)):
+        raise InputError(f"name: must hold no '/' and not begin with {TEAM!r} or {BUDGET!r}")
     return name
 
 
@@ -116,7 +116,7 @@ def checked_limits(limits: Mapping[str, Any], *, teams: Collection[str], models:
     """Return limits of a key, of which None ends one; raise InputError, with its name, for one that cannot be used."""
     from pydantic import ValidationError
 
-    from route.config import KeyLimits
+    from route.key_config import KeyLimits
 
     try:
         checked = KeyLimits.model_validate({name: value for name, value in limits.items() if value is not None})

@@ -15,9 +15,10 @@ from p2l.common.access import PAUSE_SECONDS, TooManyKeysError, is_from_this_mach
 from p2l.common.errors import ConfigError, InputError
 from route.application.live import Live, Reloaded
 from route.application.service import Service, key_records
+from route.keep.accounts import team_account
 from route.keep.database import DatabaseError
 from route.keep.journal import JournalError
-from route.keep.ledger import MAX_IN_FLIGHT, KeyRecord, Refusal, team_account
+from route.keep.ledger import MAX_IN_FLIGHT, KeyRecord, Refusal
 from route.keep.stored_keys import KeyTakenError, StoredKey, UnknownKeyError, limit_key, revoke_key, stored_keys
 from route.manage_keys import checked_limits, checked_name
 from route.observability.logs import LOGGER

@@ -33,6 +33,7 @@ from route.application.feed import Feed
 from route.application.forwarding import PassedEndpoint
 from route.application.live import Live
 from route.application.openapi import document
+from route.application.record import CACHED, PASSED_OVER
 from route.application.service import Service
 from route.application.settings import Settings
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
@@ -52,7 +53,7 @@ _VOTE_BYTES = 2**16
 _VOTE_SECONDS = 10.0
 _EXPOSED = (
     *("x-request-id", "request-id", "retry-after", "x-p2l-model", "x-p2l-cost", "x-p2l-static", "x-p2l-average"),
-    *("x-p2l-dropped-fields", ESTIMATED, "x-p2l-max-tokens"),
+    *("x-p2l-dropped-fields", ESTIMATED, "x-p2l-max-tokens", PASSED_OVER, CACHED),
 )
 """Headers of answers that a page may read."""
 _PREFLIGHT_SECONDS = 600
@@ -192,10 +193,10 @@ def _routes(live: Live) -> list[Route]:
 async def _route(service: Service, request: Request) -> Response:
     """Answer with the decision for a chat request, without asking a model; it counts as a request of its key."""
     key = await service.authenticate(request.headers)
-    chat = await read_chat(service, request.headers, request.receive, Dialect())
+    answer = Answer("", key=key)
+    chat = await read_chat(service, request.headers, request.receive, Dialect(), answer)
     if chat.direct is not None:
         raise ApiError(400, "invalid_value", "direct_model: leaves nothing to decide", param="direct_model")
-    answer = Answer("", key=key)
     await decide(service, answer, chat, request.headers)
     if answer.choice.allowance is not None:
         answer.choice.allowance.pacers = ()  # nothing is asked, so nothing is spent

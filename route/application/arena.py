@@ -29,11 +29,11 @@ from route.application.live import Live
 from route.application.record import keep, remember
 from route.application.service import Service
 from route.application.views import models
-from route.config import ArenaConfig
 from route.keep.database import DatabaseError
 from route.keep.feedback import Vote, VoteLimits
 from route.keep.ledger import KeyRecord, Refusal
 from route.keep.visitors import SALT_SECONDS, Visitor, is_cookie, new_cookie
+from route.key_config import ArenaConfig
 from route.providers.base import JSON
 from route.request.api_errors import ApiError, of_refusal
 from route.request.chat import parse_chat, read_body

@@ -17,16 +17,18 @@ from starlette.types import Receive, Scope, Send
 
 from p2l.common.long_texts import LONG, dumps, holds_more, patiently, to_json
 from p2l.common.web import ClientGoneError, Deadline, alive
+from route.application.cached_calls import CachedCalls
 from route.application.compare import answer_of_two
 from route.application.decide import decide
+from route.application.hooks import About
 from route.application.live import Live
 from route.application.record import headers_of, keep, remember
 from route.application.service import Service
 from route.application.trials import ask_unseen
 from route.providers.base import JSON
 from route.request.api_errors import ApiError
-from route.request.chat import MOST_VALUES, ChatRequest, Dialect, parse_chat, parse_long, read_body
-from route.request.fields import mark_answer
+from route.request.chat import MOST_VALUES, ChatRequest, Dialect, parse_chat, parse_long, parse_object, read_body
+from route.request.fields import labels_in, mark_answer, user_in
 from route.send.asking import ask_whole, open_stream
 from route.send.charges import served_of
 from route.send.dispatch import Answer, Write
@@ -76,7 +78,8 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
     # Read.
     key = await service.authenticate(headers)
     service.enter(answer, key)
-    request = await read_chat(service, headers, receive, reply.dialect)
+    answer.labels = labels_in(headers)
+    request = await read_chat(service, headers, receive, reply.dialect, answer)
     max_bytes = service.settings.max_body_mb * 2**20
     request = await reply.dialect.prepare(request, service.responses, key.name, max_bytes)
     answer.deadline = Deadline.after(service.config.timeouts.total)
@@ -86,26 +89,36 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
         # Decide.
         conversation = await decide(service, answer, request, headers)
         # Send.
+        calls = None
+        if service.answer_cache is not None and not request.compare:
+            calls = CachedCalls(service.answer_cache, answer, service.metrics)
         if request.compare:
             whole = await answer_of_two(service, answer)
         elif request.stream:
             async with _lively(reply, answer, service.config.timeouts.ping):
-                deployment, opened = await service.dispatcher.run(answer, open_stream)
+                deployment, opened = await service.dispatcher.run(answer, calls.stream if calls else open_stream)
                 answer.first_token = time.perf_counter() - answer.started
                 answer.shown.append(answer.charges[-1])
                 # Not before the first token, if that comes soon: until then another model may answer, and the head
                 # names the model.
                 await reply.start(answer)
-                await service.dispatcher.relay(answer, deployment, opened, _heard(answer, reply.write))
+                if service.hooks.has_after:
+                    chunks: list[JSON] = []
+                    await service.dispatcher.relay(answer, deployment, opened, _heard(answer, _held_in(chunks)))
+                    await reply.write(await service.hooks.after_stream(chunks, about(answer)))
+                else:
+                    await service.dispatcher.relay(answer, deployment, opened, _heard(answer, reply.write))
             remember(service, answer)
         else:
-            deployment, completion = await service.dispatcher.run(answer, ask_whole)
+            deployment, completion = await service.dispatcher.run(answer, calls.whole if calls else ask_whole)
             answer.shown.append(answer.charges[-1])
             remember(service, answer)
             if answer.unseen is not None:
                 answer.unseen.hear([completion])
             whole = mark_answer(completion, deployment.name, answer.choice.decision, answer.tried)
             whole |= served_of(answer.shown)
+    if whole is not None and service.hooks.has_after:
+        whole = await service.hooks.after(whole, about(answer))
     # Only after `alive` has ended: the server reports the connection as closed when the response is complete.
     answer.status = 200
     if whole is None:
@@ -131,17 +144,43 @@ def _heard(answer: Answer, write: Write) -> Write:
     return hear_and_write
 
 
-async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: Dialect) -> ChatRequest:
-    """Read and check a request; raise `ApiError` if it cannot be used."""
+def _held_in(chunks: list[JSON]) -> Write:
+    """Return a function that keeps the chunks of a stream until hooks have seen all of it."""
+
+    async def hold(new_chunks: Sequence[JSON]) -> None:
+        chunks.extend(new_chunks)
+
+    return hold
+
+
+async def read_chat(
+    service: Service, headers: Headers, receive: Receive, dialect: Dialect, answer: Answer
+) -> ChatRequest:
+    """Read and check a request, as hooks leave it; raise `ApiError` if it cannot be used."""
     # A client that sends a byte a second would else hold its place among the requests for as long as it likes.
     seconds = min(_BODY_SECONDS, service.config.timeouts.total)
     raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), seconds)
+    if service.hooks.has_before:
+        raw = await seen_by_hooks(service, raw, answer)
 
     def parse(decoder: json.JSONDecoder) -> ChatRequest:
         by_name = service.settings.direct_by_name
         return parse_chat(raw, headers, service.chat_models, by_name=by_name, dialect=dialect, decoder=decoder)
 
-    return await parse_long(raw, parse, MOST_VALUES)
+    request = await parse_long(raw, parse, MOST_VALUES)
+    answer.labels.user = answer.labels.user or user_in(request.body)
+    return request
+
+
+async def seen_by_hooks(service: Service, raw: bytes, answer: Answer) -> bytes:
+    """Return the JSON body of a request as hooks leave it; raise `ApiError` where one refuses it."""
+    body = await parse_long(raw, partial(parse_object, raw), MOST_VALUES)
+    return await to_json(body) if await service.hooks.before(body, about(answer)) else raw
+
+
+def about(answer: Answer) -> About:
+    """Return what hooks are told of a request beside its texts."""
+    return About(answer.request_id, answer.key.name if answer.key else "", answer.labels)
 
 
 @contextlib.asynccontextmanager

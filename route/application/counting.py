@@ -15,6 +15,7 @@ from route.request.chat import ChatRequest, Dialect
 from route.request.messages import Messages
 from route.request.native import native_request
 from route.request.responses import Responses
+from route.send.dispatch import Answer
 
 _SECONDS = 30.0
 ESTIMATED = "x-p2l-estimated"
@@ -38,7 +39,7 @@ async def _count(service: Service, request: Request, dialect: Dialect, form: JSO
     """
     try:
         key = await service.authenticate(request.headers)
-        chat = await read_chat(service, request.headers, request.receive, dialect)
+        chat = await read_chat(service, request.headers, request.receive, dialect, Answer("", key=key))
         chat = await dialect.prepare(chat, service.responses, key.name, service.settings.max_body_mb * 2**20)
     except ApiError as error:
         return error.response(body=dialect.error(error))

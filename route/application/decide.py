@@ -39,7 +39,7 @@ async def decide(service: Service, answer: Answer, request: ChatRequest, headers
     models = _able(service, request, service.routable if request.direct is None else [request.direct])
     # Counting the tokens of a long prompt takes milliseconds, so that it is done for keys with such a limit alone.
     tokens = await request.apart(lambda: request.prompt_tokens) if key.tokens_per_minute else 0
-    admitted = await service.ledger.admit(key, models, tokens)
+    admitted = await service.ledger.admit(key, models, tokens, answer.labels)
     if isinstance(admitted, Refusal):
         raise of_refusal(admitted)
     conversation = None

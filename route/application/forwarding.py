@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from p2l.common.long_texts import beside, to_json
 from p2l.common.web import ClientGoneError, Deadline, alive
+from route.application.chat import seen_by_hooks
 from route.application.decide import check_room
 from route.application.live import Live
 from route.application.record import count, record_of, served_headers
@@ -34,10 +35,10 @@ from route.keep.reservations import Worst
 from route.observability.logs import log_request
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.completions import BYTES_PER_TOKEN, SHAPE_ERRORS
-from route.providers.usage import of_chat, of_responses, read
+from route.providers.usage import TokenCounts, of_chat, of_responses, read
 from route.request.api_errors import ApiError, of_fault, of_refusal
 from route.request.chat import count_of, parse_long, parse_object, read_body
-from route.request.fields import header_of
+from route.request.fields import header_of, labels_in
 from route.send.charges import UNKNOWN_LONGEST, Charge
 from route.send.dispatch import UNREAD, Answer
 from route.send.fleet import Deployment, all_blocked
@@ -219,15 +220,18 @@ class _Forwarding:
         service, answer = self.service, self.answer
         key = await service.authenticate(headers)
         service.enter(answer, key)
+        answer.labels = labels_in(headers)
         raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
         content_type, listed = headers.get("content-type", ""), service.config.pass_fields
+        if service.hooks.has_before and "multipart" not in content_type:  # which holds files, and no conversation
+            raw = await seen_by_hooks(service, raw, answer)
         parse = partial(parse_passed, raw, content_type, self.kind, listed)
         if "multipart" in content_type:  # a file has no values to count, so that its bytes alone bound the work
             request = await beside(len(raw), parse)
         else:
             request = await parse_long(raw, parse, _MOST_VALUES)
         name = self._model(key, request.model)
-        allowed = await service.ledger.admit(key, [name], request.size // BYTES_PER_TOKEN)
+        allowed = await service.ledger.admit(key, [name], request.size // BYTES_PER_TOKEN, answer.labels)
         if isinstance(allowed, Refusal):
             raise of_refusal(allowed)
         expected = _expected_cost(service.config.model_configs[name], request, self.kind)
@@ -240,7 +244,8 @@ class _Forwarding:
             highest = _highest_cost(config, request, self.kind)
             if key.max_cost_per_request is not None and highest > key.max_cost_per_request:
                 raise ApiError(400, "cost_ceiling_exceeded", "the request could cost more than one of this key may")
-            reservation = await service.ledger.reserve(key, Worst(most=highest, enough=highest, least=highest))
+            worst = Worst(most=highest, enough=highest, least=highest)
+            reservation = await service.ledger.reserve(key, worst, answer.labels)
             if isinstance(reservation, Refusal):
                 raise of_refusal(reservation)
             self.charge = _ForwardedCharge(name, config, UNREAD, reservation)
@@ -309,7 +314,7 @@ class _Forwarding:
                 return deployment, forwarded
             except ProviderError as error:
                 if charge.trace is not None:  # the next attempt has a span of its own, and the same charge
-                    charge.trace.end((None, None), 0.0)
+                    charge.trace.end(TokenCounts(), 0.0)
                     charge.trace = None
                 if not error.fault.is_transient or len(asked) >= config.max_attempts:
                     raise of_fault(error, name) from error

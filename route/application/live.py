@@ -153,6 +153,8 @@ class Live:
         await asyncio.sleep(service.config.timeouts.total + _SPARE_SECONDS)
         self._leaving.remove(service.fleet)
         await service.fleet.close(self.service.fleet, *self._leaving)
+        if service.answer_cache is not None:
+            await service.answer_cache.close()
 
     async def _observe(self) -> None:
         while True:

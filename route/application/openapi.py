@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 
 from p2l.common.version import __version__
 from route.application.settings import FALLBACKS
-from route.config import KeyLimits
 from route.keep.feedback import StoredVote
+from route.key_config import KeyLimits
 from route.providers.base import JSON
 from route.routing.decision import FrontierPoint
 

@@ -19,6 +19,10 @@ from route.request.fields import header_of
 from route.send.charges import Charge
 from route.send.dispatch import UNREAD, Answer, may_have_cost
 
+CACHED = "x-p2l-answer-cache"
+"""Header of an answer that was kept from an earlier request."""
+PASSED_OVER = "x-p2l-hooks-passed-over"
+"""Header with the names of hooks that failed, where the request may go on without them."""
 _LOGGED_REASONS = (
     *("budget", "probabilities", "propensity", "explored", "static", "average", "revision", "familiarity"),
 )
@@ -31,6 +35,8 @@ def headers_of(answer: Answer) -> dict[str, str]:
     dropped = [name for part in answer.parts for name in part.dropped]
     if dropped:
         headers["x-p2l-dropped-fields"] = header_of(dropped)
+    if answer.labels.passed_over:
+        headers[PASSED_OVER] = header_of(answer.labels.passed_over)
     if answer.shown:
         headers["x-p2l-model"] = _listed(_models_of(answer))
         headers |= served_headers(answer.shown)
@@ -38,6 +44,8 @@ def headers_of(answer: Answer) -> dict[str, str]:
         limits = [str(charge.max_tokens or "") for charge in answer.shown]
         if any(limits):
             headers["x-p2l-max-tokens"] = ",".join(limits)
+        if any(charge.is_cached for charge in answer.shown):
+            headers[CACHED] = "hit"
         decision = answer.choice.decision
         if decision is not None and decision.static:
             headers["x-p2l-static"] = "true"
@@ -219,5 +227,6 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
         sticky=answer.choice.fixed is not None,
         code=answer.code,
         trial=None if answer.trial is None else {name: part for name, part in asdict(answer.trial).items() if part},
+        tags=answer.labels.tags or None,
         **reasons,
     )

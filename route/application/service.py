@@ -18,8 +18,11 @@ from p2l.common.access import KeyJudge
 from p2l.common.config import line_of
 from p2l.common.errors import ConfigError
 from p2l.common.pages import EndedSessions
+from route.application.hooks import HookCalls, Hooks
 from route.application.settings import FALLBACKS, Settings
 from route.config import RouterConfig
+from route.keep.accounts import Budget
+from route.keep.answer_cache import AnswerCache
 from route.keep.average_leaderboard import Average
 from route.keep.conversations import Sticky
 from route.keep.database import Database
@@ -51,6 +54,7 @@ from route.send.fleet import Fleet, make_fleet
 _PARTS_KEPT = (
     *("started", "metrics", "recent", "scorer", "tracing", "database", "peers", "counts", "ledger", "keys"),
     *("finishing", "feedback", "visitors", "sticky", "average", "responses", "key_judge", "ended_sessions"),
+    "hook_calls",
 )
 """Parts that outlive a configuration."""
 
@@ -95,6 +99,8 @@ class Service:
         else:
             for part in _PARTS_KEPT:
                 setattr(self, part, getattr(before, part))
+        self.answer_cache = _make_cache(config)
+        self.hooks = Hooks(config.hooks, self.metrics, self.hook_calls)
         self.dispatcher = Dispatcher(self.fleet, config, self.ledger, self.metrics, self.refusals)
 
     def _make_parts(self) -> None:
@@ -102,6 +108,7 @@ class Service:
         self.started = int(time.time())
         self.metrics = RouterMetrics()
         self.recent = Recent()
+        self.hook_calls = HookCalls()
         self.scorer = make_scorer(
             self.router.kind,
             endpoint=settings.router_model_endpoint,
@@ -120,6 +127,7 @@ class Service:
             key_records(config, settings),
             self.database,
             teams={name: team.spend_per_day for name, team in config.teams.items()},
+            budgets=budgets_of(config),
             shared_limits=config.shared_limits,
             without_shared=config.without_shared_limits,
             peers=self.peers,
@@ -144,7 +152,7 @@ class Service:
         self.fleet.go_on_from(before.fleet)
         self._share()
         teams = {name: team.spend_per_day for name, team in config.teams.items()}
-        self.ledger.replace_keys(key_records(config, self.settings), teams)
+        self.ledger.replace_keys(key_records(config, self.settings), teams, budgets_of(config))
         self.feedback.store_prompts = config.store_prompts
         self.responses.enabled = config.database is not None and config.store_responses
         self.responses.most_mb = config.responses_mb_per_key
@@ -170,9 +178,12 @@ class Service:
     async def start(self) -> None:
         """Open the database and start the scorer."""
         unbound = [name for name, model in self.config.model_configs.items() if not model.is_bound]
-        if unbound and any(key.spend_per_day is not None or key.team for key in self.config.keys):
+        has_budgets = bool(self.config.budgets) or any(
+            key.spend_per_day is not None or key.team for key in self.config.keys
+        )
+        if unbound and has_budgets:
             LOGGER.warning(
-                "answers of %s have at most %d tokens for keys with spend_per_day; longest_answer lets them have more",
+                "answers of %s have at most %d tokens within budgets of spend; longest_answer lets them have more",
                 ", ".join(unbound),
                 UNKNOWN_LONGEST,
             )
@@ -198,6 +209,9 @@ class Service:
         for scorer in (self.scorer, *self.policy_scorers.values()):
             await scorer.close()
         await self.fleet.close()
+        await self.hook_calls.close()
+        if self.answer_cache is not None:
+            await self.answer_cache.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 
@@ -267,6 +281,18 @@ def key_records(config: RouterConfig, settings: Settings) -> list[KeyRecord]:
     """Return the keys of the command and of the configuration."""
     unlimited = [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
     return [*unlimited, *(key_record(**key.model_dump()) for key in config.keys)]
+
+
+def _make_cache(config: RouterConfig) -> AnswerCache | None:
+    place = config.answer_cache
+    if place is None:
+        return None
+    return AnswerCache(place.where, seconds=place.seconds, most_mb=place.max_mb, across_keys=place.across_keys)
+
+
+def budgets_of(config: RouterConfig) -> list[Budget]:
+    """Return the budgets of the configuration beside those of keys and teams."""
+    return [Budget(**budget.model_dump()) for budget in config.budgets]
 
 
 def _make_router(config: RouterConfig, settings: Settings, optimizer: str | None = None) -> Router:
@@ -342,6 +368,7 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
         raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
     with _naming_the_line(settings.config):
         make_fleet(config, os.environ)  # opens nothing yet
+        Hooks(config.hooks, None, HookCalls())
         router = _make_router(config, settings)
         _make_policies(config, settings, router, _make_scorers(config, router))
         if config.pairs is not None:

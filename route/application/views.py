@@ -21,8 +21,8 @@ import numpy as np
 from p2l.common.pages import Dot, frontier_svg, interval_svg, line_svg
 from p2l.common.prompts import familiarity_note
 from route.application.service import Service
+from route.keep.accounts import team_account
 from route.keep.database import DatabaseError
-from route.keep.ledger import team_account
 from route.observability.recent import Point, RecentRequest
 from route.routing.decision import Decision
 from route.routing.optimizers import hull

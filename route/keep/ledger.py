@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from p2l.common.access import digest_of
 from p2l.common.errors import ConfigError
+from route.keep.accounts import Budget, Labels, Payer, payers_of, team_account
 from route.keep.database import Connection, Database, DatabaseError, WriteBehind
 from route.keep.reservations import (
     IDLE_SECONDS,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 MAX_IN_FLIGHT = 1000
 """Requests of a key that a worker answers at once, where the configuration does not say."""
-TEAM = "team:"
-"""Prefix of teams' names in the tables of spend."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,6 @@ class KeyRecord:
     """Ceiling of the cost of one request."""
     max_in_flight: int = MAX_IN_FLIGHT
     """Requests that the workers of one machine answer at once; the default is that of each worker."""
-
-
-def team_account(team: str) -> str:
-    """Return the name of a team in the tables of spend, where no key has it."""
-    return f"{TEAM}{team}"
 
 
 @dataclass(frozen=True)
@@ -121,6 +115,7 @@ class Ledger(WriteBehind):
         database: Database,
         *,
         teams: Mapping[str, float] | None = None,
+        budgets: Sequence[Budget] = (),
         shared_limits: str | None = None,
         without_shared: str = "local",
         peers: Peers | None = None,
@@ -140,6 +135,7 @@ class Ledger(WriteBehind):
         self._stored: Mapping[str, KeyRecord] = {}
         self._keys: Mapping[str, KeyRecord] = {}  # all of them, by digest
         self._teams: Mapping[str, float] = {}
+        self._budgets: Sequence[Budget] = ()
         self._gathered = Sums()
         self._spent: dict[tuple[int, str], float] = {}  # by (day, name): the database's sum and what has gathered
         self._requests, self._tokens = Windows(), Windows()
@@ -156,7 +152,7 @@ class Ledger(WriteBehind):
         self._in_flight = Counter[str]()
         self._under_way = SharedCounts(peers or Peers(), "keys")
         self.check_keys(keys)
-        self.replace_keys(keys, teams or {})
+        self.replace_keys(keys, teams or {}, budgets)
 
     @property
     def names(self) -> set[str]:
@@ -176,9 +172,11 @@ class Ledger(WriteBehind):
             if record.name in stored:
                 raise ConfigError(f"keys: {record.name!r} is the name of a key in the database; choose another")
 
-    def replace_keys(self, keys: Sequence[KeyRecord], teams: Mapping[str, float]) -> None:
-        """Know these keys of the configuration from now on, which `check_keys` has let pass, and these teams."""
-        self._configured, self._teams = _by_digest(keys), teams
+    def replace_keys(
+        self, keys: Sequence[KeyRecord], teams: Mapping[str, float], budgets: Sequence[Budget] = ()
+    ) -> None:
+        """Know these keys of the configuration from now on, which `check_keys` has let pass, teams and budgets."""
+        self._configured, self._teams, self._budgets = _by_digest(keys), teams, budgets
         self._use_keys()
 
     def replace_stored(self, keys: Sequence[KeyRecord]) -> list[str]:
@@ -193,7 +191,7 @@ class Ledger(WriteBehind):
         limits = {team_account(name): limit for name, limit in self._teams.items()}
         limits |= {key.name: key.spend_per_day for key in self._keys.values() if key.spend_per_day is not None}
         for (_, account), purse in self._purses.items():
-            purse.limit = limits.get(account, purse.limit)
+            purse.limit = limits.get(account, purse.limit)  # those of other budgets follow at their next request
 
     def check(self, bearer: str | None) -> KeyRecord | Refusal:
         """Return the record of a request's key; refuse a request without one, or with a wrong one (401)."""
@@ -210,7 +208,9 @@ class Ledger(WriteBehind):
             )
         return record
 
-    async def admit(self, key: KeyRecord, model_names: Sequence[str], tokens: int = 0) -> tuple[str, ...] | Refusal:
+    async def admit(
+        self, key: KeyRecord, model_names: Sequence[str], tokens: int = 0, labels: Labels | None = None
+    ) -> tuple[str, ...] | Refusal:
         """Count a request and return those of the models that may answer it, in the same order; or refuse it.
 
         403 if the key may use none of the models, 429 with `retry_after` if its minute or its day is used up. `tokens`
@@ -220,10 +220,14 @@ class Ledger(WriteBehind):
         if not models:
             return Refusal(403, "model_not_allowed", "this API key may not use the model")
         now = self._clock()
-        for account, limit, whose in self._accounts(key):
-            if self.spent_of(account) >= limit:
-                message = f"{whose} has spent its {limit:g} of today; the next day begins at midnight, UTC"
-                return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+        for payer in self._payers(key, labels, now):
+            if self._spent.get(payer.place, 0.0) >= payer.limit:
+                what = "today" if payer.period == "day" else "this month"
+                message = (
+                    f"{payer.whose} has spent its {payer.limit:g} of {what}; "
+                    f"the next {payer.period} begins at midnight, UTC"
+                )
+                return Refusal(429, "insufficient_quota", message, payer.seconds_left)
         if key.requests_per_minute is None and key.tokens_per_minute is None:
             return models
         return await self.count(key, tokens) or models
@@ -294,7 +298,11 @@ class Ledger(WriteBehind):
         if key.max_in_flight != MAX_IN_FLIGHT:
             self._under_way.set(key.name, self._in_flight[key.name])
 
-    async def reserve(self, key: KeyRecord, worst: Worst) -> Reservation | Refusal:
+    def has_limits(self, key: KeyRecord, labels: Labels | None = None) -> bool:
+        """Return whether an account pays for a request that may not spend more than it has."""
+        return bool(self._payers(key, labels, self._clock()))
+
+    async def reserve(self, key: KeyRecord, worst: Worst, labels: Labels | None = None) -> Reservation | Refusal:
         """Reserve what a request may cost, or less where the day holds no more; a reservation must be settled.
 
         Where other requests of the key hold what is left, it waits for them a few seconds. 429 if that does not help,
@@ -303,10 +311,11 @@ class Ledger(WriteBehind):
         now = self._clock()
         day = int(now // DAY)
         held: list[tuple[Purse, float]] = []
-        accounts = self._accounts(key)
+        payers = self._payers(key, labels, now)
         amount = worst.most
-        for account, limit, whose in accounts:
-            purse = self._purse((day, account), limit, now)
+        for payer in payers:
+            whose = payer.whose
+            purse = self._purse(payer.place, payer.limit, now)
             try:
                 # Of what the key's own day does not cover, the team's needs not hold more.
                 granted = await purse.reserve(
@@ -322,37 +331,40 @@ class Ledger(WriteBehind):
                 return Refusal(503, "database_unavailable", message, 1.0)
             if isinstance(granted, Shortage):
                 _release(held, 0.0)
-                budget = f"what is left of {whose}'s {purse.limit:g} a day"
+                budget = f"what is left of {whose}'s {purse.limit:g} a {payer.period}"
                 if granted.spent:
                     message = f"{budget} does not cover the request"
-                    return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+                    return Refusal(429, "insufficient_quota", message, payer.seconds_left)
                 message = f"other requests hold {budget}; try again when they end"
                 return Refusal(429, "insufficient_quota", message, 1.0)
             held.append((purse, granted))
             amount = granted
         _release(held, amount)
-        names = tuple(account for account, _, _ in accounts)
         return Reservation(
             key=key.name,
             day=day,
-            amount=amount if accounts else None,
-            accounts=names,
+            amount=amount if payers else None,
+            places=tuple(payer.place for payer in payers),
             team=key.team,
             counts_tokens=key.tokens_per_minute is not None,
         )
 
-    def _accounts(self, key: KeyRecord) -> list[tuple[str, float, str]]:
-        """Return the accounts that pay for a request: the name, what it may spend a day, and whose it is in words."""
-        accounts = []
+    def _payers(self, key: KeyRecord, labels: Labels | None, now: float) -> list[Payer]:
+        """Return the accounts with a limit that pay for a request."""
+        payers = []
+        day, left = int(now // DAY), DAY - now % DAY
         if key.spend_per_day is not None:
-            accounts.append((key.name, key.spend_per_day, "this API key"))
+            payers.append(Payer((day, key.name), key.spend_per_day, "this API key", "day", left))
         if key.team is not None and key.team in self._teams:
-            accounts.append((team_account(key.team), self._teams[key.team], "the team of this API key"))
-        return accounts
+            place = day, team_account(key.team)
+            payers.append(Payer(place, self._teams[key.team], "the team of this API key", "day", left))
+        return [*payers, *payers_of(self._budgets, key.name, key.team, labels, now)] if self._budgets else payers
 
     def _purse(self, place: tuple[int, str], limit: float, now: float) -> Purse:
         purse = self._purses.get(place)
-        if purse is None:
+        if purse is not None:
+            purse.limit = limit
+        else:
             # From Redis where it is there; from the database once every replica knows that it is gone.
             async def draw(need: float) -> Lease:
                 shared = self.shared
@@ -420,9 +432,10 @@ class Ledger(WriteBehind):
             usage = Usage.of(answers, cost, prompt_tokens, completion_tokens)
             add_to(self._gathered.usage, (day, model, name), usage)
             # By the team that the key had when it asked: a reload may have given it another one since.
-            for account in [name] if reservation.team is None else [name, team_account(reservation.team)]:
+            accounts = [name] if reservation.team is None else [name, team_account(reservation.team)]
+            for place in {*((day, account) for account in accounts), *reservation.places}:
                 for sums in (self._gathered.spend, self._spent):
-                    add_to(sums, (day, account), cost)
+                    add_to(sums, place, cost)
         if answer_tokens and reservation.counts_tokens:
             second = int(self._clock())
             self._tokens.add(name, second, answer_tokens)
@@ -430,8 +443,7 @@ class Ledger(WriteBehind):
                 self.shared.use(name, second, answer_tokens)
             else:
                 add_to(self._gathered.tokens, (second, name), answer_tokens)
-        for account in reservation.accounts:
-            place = day, account
+        for place in reservation.places:
             purse = self._purses.get(place)
             leased = 0.0 if purse is None else purse.settle(reservation.amount or 0.0, cost)
             if leased:

@@ -125,8 +125,8 @@ class Reservation:
     day: int
     amount: float | None = None
     """None: the key has no limit, so that nothing was reserved."""
-    accounts: tuple[str, ...] = ()
-    """Accounts that it is reserved from: the key's, its team's."""
+    places: tuple[tuple[int, str], ...] = ()
+    """Days and accounts that it is reserved from: the key's, its team's, those of budgets."""
     team: str | None = None
     counts_tokens: bool = False
     """Whether the key has a limit of tokens a minute."""

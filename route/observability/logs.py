@@ -70,6 +70,7 @@ class RequestRecord:
     """Code of the error that the client got."""
     trial: Mapping[str, Any] | None = None
     """What it tells of an experiment's policies (`route.routing.experiments.Trial`)."""
+    tags: Mapping[str, str] | None = None
 
 
 def log_request(record: RequestRecord) -> None:

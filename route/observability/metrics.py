@@ -37,6 +37,10 @@ class RouterMetrics:
         self.cost = counter("cost", "Cost of the answers, in the unit of the configuration.", ["model"])
         self.spend = counter("spend", "The same by key.", ["key"])
         self.unscored = counter("unscored", "Requests routed without scores, by what decided.", ["by"])
+        text = "Replies of hooks: passed, changed, refused or failed."
+        self.hooks = counter("hooks", text, ["hook", "outcome"])
+        text = "Requests that may be answered from the cache: hit or miss."
+        self.answer_cache = counter("answer_cache", text, ["outcome"])
         self.expected_score = summary("expected_score", "Expected score of the decisions.")
         self.budget = summary("budget", "Budgets of requests that have one.")
         self.expected_cost = summary("expected_cost", "Expected cost of the decisions.")

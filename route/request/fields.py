@@ -12,10 +12,12 @@ from urllib.parse import quote
 
 from route.catalogue import entry_of
 from route.config import ModelConfig
+from route.keep.accounts import LONGEST_LABEL, MOST_TAGS, Labels
 from route.providers.base import JSON, NativeRequest
 from route.providers.completions import has_role
 from route.providers.efforts import sent_as
 from route.providers.registry import spec_of
+from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, object_in
 from route.request.messages import chat_request
 from route.request.native import NativeForm, Notes, native_request
@@ -107,6 +109,31 @@ def header_of(names: Iterable[str]) -> str:
     unique = list(dict.fromkeys(names))
     shown = [quote(name[:_LONGEST_NAME], safe="", errors="replace") for name in unique[:_MOST_NAMES]]
     return ", ".join([*shown, "..."] if len(unique) > _MOST_NAMES else shown)
+
+
+def labels_in(headers: Mapping[str, str]) -> Labels:
+    """Return the end user and the tags that the headers of a request name; raise `ApiError` 400 for malformed ones."""
+    user, listed = headers.get("x-p2l-user", "").strip(), headers.get("x-p2l-tags", "").strip()
+    if not user and not listed:
+        return Labels()
+    pairs = [pair.partition("=") for pair in listed.split(",")] if listed else []
+    tags = {name.strip(): value.strip() for name, _, value in pairs}
+    texts = [user, *tags, *tags.values()]
+    if "" in tags or not all(mark for _, mark, _ in pairs) or len(tags) > MOST_TAGS:
+        raise ApiError(
+            400, "invalid_value", f"x-p2l-tags: must be at most {MOST_TAGS} of NAME=VALUE, with commas between"
+        )
+    if any(len(text) > LONGEST_LABEL for text in texts):
+        raise ApiError(
+            400, "invalid_value", f"x-p2l-user, x-p2l-tags: must be texts of at most {LONGEST_LABEL} characters"
+        )
+    return Labels(user, tags)
+
+
+def user_in(body: JSON) -> str:
+    """Return the end user that a chat completion names; empty where it names none, or in too long a text."""
+    named = body.get("safety_identifier") or body.get("user")
+    return named if isinstance(named, str) and len(named) <= LONGEST_LABEL else ""
 
 
 _REASONS = (

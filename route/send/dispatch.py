@@ -22,6 +22,7 @@ from typing import TypeVar
 from p2l.common.errors import InputError
 from p2l.common.web import Deadline
 from route.config import RouterConfig
+from route.keep.accounts import Labels
 from route.keep.ledger import KeyRecord, Ledger, Refusal
 from route.keep.reservations import NOTHING
 from route.observability.logs import LOGGER
@@ -154,6 +155,7 @@ class Answer:
     request_id: str
     request: ChatRequest = UNREAD
     key: KeyRecord | None = None
+    labels: Labels = field(default_factory=Labels)
     choice: Choice = field(default_factory=lambda: Choice(()))
     deadline: Deadline = _NO_DEADLINE
     ceiling: float | None = None
@@ -201,6 +203,7 @@ class Answer:
             self.request_id,
             self.request,
             key=self.key,
+            labels=self.labels,
             choice=Choice([name]),
             deadline=self.deadline,
             ceiling=self.ceiling,
@@ -269,7 +272,8 @@ class Dispatcher:
                 async for chunk in opened.rest:
                     if _count(answer, chunk):
                         await write([mark_chunk(chunk, deployment.name)])
-                deployment.breaker.succeeded()
+                if not answer.charges[-1].is_cached:
+                    deployment.breaker.succeeded()
             except ProviderError as error:
                 deployment.breaker.failed(error)
                 answer.faults.append(error)
@@ -282,13 +286,12 @@ class Dispatcher:
         # The worst case is reserved; where that is more than what may be spent, the answer is cut shorter.
         key = answer.key
         assert key is not None
-        bounds = None
-        if key.spend_per_day is not None or key.team is not None or answer.ceiling is not None:
-            bounds = Bounds.of(deployment.config, request, sizes)
+        is_bound = answer.ceiling is not None or self.ledger.has_limits(key, answer.labels)
+        bounds = Bounds.of(deployment.config, request, sizes) if is_bound else None
         worst = NOTHING if bounds is None else bounds.worst(deployment.config, answer.ceiling)
         if worst is None:
             raise too_dear(key)
-        reservation = await self.ledger.reserve(key, worst)
+        reservation = await self.ledger.reserve(key, worst, answer.labels)
         if isinstance(reservation, Refusal):
             raise of_refusal(reservation)
         choices = count_of(sizes.get("n")) or 1
@@ -328,7 +331,8 @@ class Dispatcher:
             return await self._attempt(answer, deployment, call)
         finally:
             DROPPED_FIELDS.reset(noted)
-        deployment.measure(time.perf_counter() - started, stream=request.stream)
+        if not charge.is_cached:
+            deployment.measure(time.perf_counter() - started, stream=request.stream)
         return result
 
     async def _outgoing(self, answer: Answer, deployment: Deployment) -> tuple[JSON | NativeRequest, JSON]:
@@ -350,7 +354,9 @@ class Dispatcher:
         probe = answer.begin(deployment)
         if answer.trace is not None:
             model = deployment.config
-            charge.trace = answer.trace.call(deployment.name, model.name, model.type, deployment.label)
+            charge.trace = answer.trace.call(
+                deployment.name, model.name, model.type, deployment.label, charge.request.body
+            )
         try:
             with passed_on(charge.trace):
                 yield
@@ -488,7 +494,7 @@ class Dispatcher:
         if charge.use is not None and has_cost:
             charge.use(charge.answer_tokens)
         if charge.trace is not None:
-            charge.trace.end(charge.tokens, cost)
+            charge.trace.end(charge.usage, cost)
         if cost or answers:
             self.metrics.cost.labels(charge.model).inc(cost)
             self.metrics.spend.labels(charge.reservation.key).inc(cost)
@@ -520,6 +526,8 @@ def _count(answer: Answer, chunk: JSON) -> bool:
     """Count what a chunk brings; return whether the client gets it."""
     charge = answer.charges[-1]
     charge.count(chunk.get("choices"))
+    if charge.trace is not None:
+        charge.trace.hear(chunk)
     if not charge.served.model and chunk.get("model"):  # of a provider that says it late
         charge.identify(chunk)
         chunk |= served_of([charge])

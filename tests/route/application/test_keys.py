@@ -11,7 +11,8 @@ import yaml
 
 from p2l.common.access import digest_of
 from route.application.app import build_app
-from route.config import KeyLimits, load_config
+from route.config import load_config
+from route.key_config import KeyLimits
 from route.manage_keys import main as keys
 from route.openai_server import main as serve
 from tests.route.keep.ledger_helpers import rows

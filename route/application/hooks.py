@@ -1,0 +1,264 @@
+"""Hooks: what a platform's own code says of requests before they are routed, and of answers before clients get them.
+
+A hook is a Python function, or an address that gets the same as JSON. It is told the texts of a request or an answer
+and may refuse it, put other texts in place of them, and give it tags. One that fails, or takes longer than its
+deadline, either refuses the request or is passed over, as the configuration says; both are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from p2l.common.errors import ConfigError
+from route.keep.accounts import LONGEST_LABEL, MOST_TAGS, Labels
+from route.key_config import HookConfig
+from route.observability.metrics import RouterMetrics
+from route.providers.base import JSON, NATIVE
+from route.request.api_errors import ApiError
+
+_log = logging.getLogger("route")
+_REPLY_BYTES = 64 * 2**20
+_REPLIES = {"refuse", "texts", "tags"}
+_TEXT_FIELDS = frozenset(
+    {
+        *("content", "text", "system", "instructions", "input", "output", "prompt", "arguments"),
+        *("reasoning_content", "reasoning", "refusal"),
+    }
+)
+"""Fields with text of people, models and tools, in all dialects."""
+_OBJECTS_OF_TEXT = frozenset({"input", "arguments"})
+"""Fields whose object is a call's arguments: every text within is one."""
+Place = tuple[Any, Any]
+"""A dictionary or list, and the key or index of a text in it."""
+
+
+class _HookError(Exception):
+    """A hook gave no usable reply; the message says why, without the request."""
+
+
+class HookCalls:
+    """The connections to hooks at addresses; they outlive a configuration."""
+
+    def __init__(self) -> None:
+        """Open none yet."""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, url: str, api_key: str | None, event: JSON) -> Any:
+        """Post an event and return the reply; None for an empty one."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+        async with self._session.post(url, json=event, headers=headers, allow_redirects=False) as response:
+            if response.status == 204:
+                return None
+            if response.status != 200:
+                raise _HookError(f"answered with status {response.status}")
+            if (response.content_length or 0) > _REPLY_BYTES:
+                raise _HookError("its reply is too long")
+            return await response.json(content_type=None)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+@dataclass(frozen=True)
+class _Hook:
+    config: HookConfig
+    function: Callable[[JSON], Any] | None
+    """None: its `call` is an address."""
+
+    @classmethod
+    def of(cls, config: HookConfig, number: int) -> _Hook:
+        """Find the function of a hook; raise ConfigError where there is none."""
+        if config.is_address:
+            return cls(config, None)
+        where = f"hooks.{number}.call"
+        module_name, _, name = config.call.partition(":")
+        try:
+            function = getattr(importlib.import_module(module_name), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{where}: {config.call!r} cannot be imported: {error}") from error
+        if not callable(function):
+            raise ConfigError(f"{where}: {config.call!r} is not a function")
+        return cls(config, function)
+
+    async def reply(self, calls: HookCalls, event: JSON) -> JSON:
+        """Return what the hook says of an event; raise `_HookError` where that is nothing usable, or late."""
+        try:
+            reply = await asyncio.wait_for(self._call(calls, event), self.config.seconds)
+        except _HookError:
+            raise
+        except asyncio.TimeoutError:
+            raise _HookError(f"gave no reply in {self.config.seconds:g} s") from None
+        except Exception as error:
+            # Of its kind alone: the text may quote the request.
+            raise _HookError(f"failed with {type(error).__name__}") from error
+        return _checked(reply, len(event["texts"]))
+
+    async def _call(self, calls: HookCalls, event: JSON) -> Any:
+        if self.function is None:
+            return await calls.post(self.config.call, self.config.api_key, event)
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(event)
+        return await asyncio.to_thread(self.function, event)
+
+
+def _checked(reply: Any, texts: int) -> JSON:
+    """Return a reply of a hook; raise `_HookError` for one of another form."""
+    if reply is None:
+        return {}
+    if not isinstance(reply, dict) or not reply.keys() <= _REPLIES:
+        raise _HookError("replied with something else than refuse, texts or tags")
+    new_texts, tags = reply.get("texts"), reply.get("tags") or {}
+    if new_texts is not None and not (
+        isinstance(new_texts, list) and len(new_texts) == texts and all(isinstance(text, str) for text in new_texts)
+    ):
+        raise _HookError(f"replied with other than {texts} texts")
+    if not isinstance(tags, dict) or not _are_tags(tags):
+        raise _HookError(f"replied with tags that are not at most {MOST_TAGS} short texts by name")
+    return reply
+
+
+def _are_tags(tags: Mapping[Any, Any]) -> bool:
+    parts = [part for pair in tags.items() for part in pair]
+    return len(tags) <= MOST_TAGS and all(isinstance(part, str) and len(part) <= LONGEST_LABEL for part in parts)
+
+
+@dataclass(frozen=True)
+class About:
+    """What hooks are told of a request beside its texts."""
+
+    request_id: str
+    key: str
+    """Name of the key."""
+    labels: Labels
+
+    def event(self, when: str, texts: Sequence[str]) -> JSON:
+        """Return what a hook gets."""
+        about = {"request_id": self.request_id, "key": self.key, "user": self.labels.user, "tags": self.labels.tags}
+        return {"when": when, **about, "texts": list(texts)}
+
+
+class Hooks:
+    """The hooks of one configuration."""
+
+    def __init__(self, configs: Sequence[HookConfig], metrics: RouterMetrics | None, calls: HookCalls) -> None:
+        """Find the functions; raise ConfigError for one that is not there."""
+        self._hooks = [_Hook.of(config, number) for number, config in enumerate(configs)]
+        self._metrics = metrics
+        self._calls = calls
+        self.has_before = any("before" in hook.config.when for hook in self._hooks)
+        self.has_after = any("after" in hook.config.when for hook in self._hooks)
+
+    async def before(self, body: JSON, about: About) -> bool:
+        """Ask the hooks about a request, in its own dialect, and change its texts in place; return whether they did.
+
+        Raise `ApiError` where one refuses it, or fails and may not be passed over.
+        """
+        places = list(places_in(body))
+        texts = [container[key] for container, key in places]
+        new_texts = await self._ask("before", texts, about)
+        put(places, new_texts)
+        return new_texts != texts
+
+    async def after(self, completion: JSON, about: About) -> JSON:
+        """Return a whole answer as the hooks leave it; raises as `before` does."""
+        changed = {name: value for name, value in completion.items() if name != NATIVE}
+        places = list(places_in(changed.get("choices")))
+        texts = [container[key] for container, key in places]
+        new_texts = await self._ask("after", texts, about)
+        if new_texts == texts:
+            return completion
+        put(places, new_texts)
+        return changed
+
+    async def after_stream(self, chunks: Sequence[JSON], about: About) -> list[JSON]:
+        """Return the chunks of a whole stream as the hooks leave it; raises as `before` does.
+
+        A text that they change stands whole in the first of its pieces, and other pieces of it are empty.
+        """
+        pieces: dict[tuple[Any, ...], list[Place]] = {}
+        for chunk in chunks:
+            for choice in chunk.get("choices") or ():
+                for path, place in _pieces_of(choice.get("delta") or {}):
+                    pieces.setdefault((choice.get("index"), *path), []).append(place)
+        texts = ["".join(container[key] for container, key in places) for places in pieces.values()]
+        new_texts = await self._ask("after", texts, about)
+        if new_texts == texts:
+            return list(chunks)
+        for places, text, new_text in zip(pieces.values(), texts, new_texts, strict=True):
+            if text != new_text:
+                put(places, [new_text] + [""] * (len(places) - 1))
+        # The provider's own events say what was there before.
+        return [{name: value for name, value in chunk.items() if name != NATIVE} for chunk in chunks]
+
+    async def _ask(self, when: str, texts: list[str], about: About) -> list[str]:
+        """Ask each hook in the order of the configuration, each about what the one before has left."""
+        for hook in self._hooks:
+            if when not in hook.config.when:
+                continue
+            name = hook.config.name
+            try:
+                reply = await hook.reply(self._calls, about.event(when, texts))
+            except _HookError as error:
+                self._count(name, "failed")
+                _log.warning("hook %s %s", name, error)
+                if hook.config.on_failure == "refuse":
+                    message = f"the hook {name!r} that has to see this request failed; try again"
+                    raise ApiError(503, "hook_failed", message, retry_after=1.0) from error
+                about.labels.passed_over.append(name)
+                continue
+            if reply.get("refuse"):
+                self._count(name, "refused")
+                raise ApiError(400, "refused_by_hook", f"{name}: {str(reply['refuse'])[:1000]}")
+            self._count(name, "changed" if reply.get("texts") not in (None, texts) else "passed")
+            texts = reply.get("texts") or texts
+            about.labels.tags |= reply.get("tags") or {}
+        return texts
+
+    def _count(self, name: str, outcome: str) -> None:
+        if self._metrics is not None:
+            self._metrics.hooks.labels(name, outcome).inc()
+
+
+def put(places: Sequence[Place], texts: Sequence[str]) -> None:
+    """Put texts in their places."""
+    for (container, key), text in zip(places, texts, strict=True):
+        container[key] = text
+
+
+def places_in(value: Any, field_name: str = "", *, is_text: bool = False) -> Iterator[Place]:
+    """Yield the places of all texts of people, models and tools in a request or an answer of any dialect."""
+    is_object = isinstance(value, dict)
+    if not is_object and not isinstance(value, list):
+        return
+    for key, part in value.items() if is_object else enumerate(value):
+        name = str(key) if is_object else field_name
+        if isinstance(part, str):
+            is_document = is_object and key == "data" and value.get("type") == "text"  # of Anthropic's API
+            if is_text or is_document or name in _TEXT_FIELDS:
+                yield value, key
+        else:
+            is_call = name in _OBJECTS_OF_TEXT and isinstance(part, dict) and is_object
+            yield from places_in(part, name, is_text=is_text or is_call)
+
+
+def _pieces_of(delta: JSON) -> Iterator[tuple[tuple[Any, ...], Place]]:
+    """Yield the texts of a delta, each with what tells it from the other texts of its choice."""
+    for name in ("content", "reasoning_content", "reasoning", "refusal"):
+        if isinstance(delta.get(name), str):
+            yield (name,), (delta, name)
+    for call in delta.get("tool_calls") or ():
+        function = call.get("function")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            yield ("call", call.get("index")), (function, "arguments")

@@ -1,0 +1,289 @@
+"""Hooks: a platform's own code refuses, changes and tags requests and answers, and what happens where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from p2l.common.errors import ConfigError
+from route.application.hooks import places_in
+from route.application.service import check_together
+from route.application.settings import Settings
+from route.config import load_config
+from route.providers.base import JSON
+from tests.route.clients.scripted_providers import SIGNATURE
+from tests.route.clients.scripted_providers import Provider as Scripted
+from tests.route.router_helpers import KEY, Running, a_router, model, served
+
+SEEN: list[JSON] = []
+"""Events that `watch` was told."""
+
+
+def watch(event: JSON) -> None:
+    SEEN.append(event)
+
+
+def redact(event: JSON) -> JSON:
+    return {"texts": [text.replace("4111-1111", "[card]").replace("good", "fine") for text in event["texts"]]}
+
+
+async def tag(event: JSON) -> JSON:
+    return {"tags": {"kind": "sums" if "17" in " ".join(event["texts"]) else "talk"}}
+
+
+def refuse(event: JSON) -> JSON:
+    return {"refuse": "no cards here"} if any("4111" in text for text in event["texts"]) else {}
+
+
+def fail(_: JSON) -> JSON:
+    raise RuntimeError("4111-1111 is secret")
+
+
+def sleep(_: JSON) -> None:
+    time.sleep(0.5)
+
+
+def nonsense(_: JSON) -> Any:
+    return {"texts": ["one too few"][:0]}
+
+
+def hook(function: str, *, when: list[str] | None = None, **more: Any) -> JSON:
+    call = function if "://" in function else f"{__name__}:{function}"
+    return {"name": function[-20:], "call": call, "when": when or ["before"], **more}
+
+
+def run(folder: Path, hooks: list[JSON], use: Any, **more: Any) -> None:
+    async def main() -> None:
+        async with a_router(folder, hooks=hooks, **more) as router:
+            await use(router)
+
+    SEEN.clear()
+    asyncio.run(main())
+
+
+CARD = [{"role": "user", "content": "my card is 4111-1111"}]
+
+
+def test_a_hook_is_told_of_a_request_and_changes_what_the_provider_gets(tmp_path: Path) -> None:
+    async def use(router: Running) -> None:
+        await router.ask(CARD, user="ann")
+        assert router.last("good")["messages"] == [{"role": "user", "content": "my card is [card]"}]
+        assert router.endpoint.prompts == [["my card is [card]"]]
+        [event] = SEEN
+        assert event["texts"] == ["my card is 4111-1111"]
+        assert (event["when"], event["tags"], event["key"][:4]) == ("before", {}, "key-")
+
+    run(tmp_path, [hook("watch"), hook("redact")], use)
+
+
+def test_a_hook_sees_messages_and_responses_as_they_pass(tmp_path: Path) -> None:
+    provider = Scripted()
+    call = {"type": "tool_use", "id": "a", "name": "look", "input": {"card": {"number": "4111-1111"}}}
+    thinking = {"type": "thinking", "thinking": "4111-1111", "signature": SIGNATURE}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "4111-1111"}]}
+    turns = [*CARD, {"role": "assistant", "content": [thinking, call]}, {"role": "user", "content": [result]}]
+    tools: Any = [{"name": "look", "input_schema": {"type": "object"}}]
+
+    async def main() -> None:
+        async with served(provider.application()) as url:
+            models = {
+                "claude": model(url, type="anthropic", name="claude-opus-4-7"),
+                "gpt": model(f"{url}/v1", name="gpt-5"),
+            }
+            async with a_router(tmp_path, models, hooks=[hook("redact")]) as router:
+                body = {"max_tokens": 9, "messages": turns, "tools": tools, "system": "4111-1111"}
+                await router.post("/v1/messages", {**body, "direct_model": "claude"})
+                items = [{"role": "user", "content": [{"type": "input_text", "text": "4111-1111"}]}]
+                items.append({"type": "function_call_output", "call_id": "a", "output": "4111-1111"})
+                sent = {"input": items, "tools": [{"type": "function", "name": "look", "parameters": {}}]}
+                await router.post("/v1/responses", {**sent, "instructions": "4111-1111", "direct_model": "gpt"})
+
+    asyncio.run(main())
+    messages, responses = (json.dumps(received.body) for received in provider.received)
+    # Signed thoughts stay as they are: changed ones would be refused.
+    assert (messages.count("[card]"), messages.count("4111-1111")) == (4, 1)
+    assert (responses.count("[card]"), responses.count("4111-1111")) == (3, 0)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/route"])
+def test_a_refusal_is_the_clients_and_asks_nobody(tmp_path: Path, path: str) -> None:
+    async def use(router: Running) -> None:
+        body = {"input": CARD} if path.endswith("responses") else {"messages": CARD, "max_tokens": 9}
+        status, told, _ = await router.post(path, body)
+        assert (status, told["error"]["message"]) == (400, "refuse: no cards here")
+        assert router.counts() == {"good": 0, "fair": 0, "poor": 0}
+        assert not router.endpoint.prompts
+        assert (await router.ask()).choices[0].message.content == "I am good"
+
+    run(tmp_path, [hook("refuse")], use)
+
+
+def test_tags_are_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(router: Running) -> None:
+        with caplog.at_level(logging.INFO, "route"):
+            await router.ask([{"role": "user", "content": "is 17 prime?"}])
+        records = [record.fields for record in caplog.records if record.message == "request"]  # type: ignore[attr-defined]
+        assert [record.tags for record in records] == [{"kind": "sums"}]
+
+    run(tmp_path, [hook("tag")], use)
+
+
+@pytest.mark.parametrize("function", ["fail", "sleep", "nonsense"])
+@pytest.mark.parametrize("on_failure", ["refuse", "pass"])
+def test_a_failure_is_closed_or_open_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, function: str, on_failure: str
+) -> None:
+    async def use(router: Running) -> None:
+        status, told, headers = await router.post("/v1/chat/completions", {"messages": CARD})
+        if on_failure == "refuse":
+            assert (status, told["error"]["code"], headers["retry-after"]) == (503, "hook_failed", "1")
+        else:
+            assert status == 200
+            assert headers["x-p2l-hooks-passed-over"] == function
+        assert (
+            f'p2l_router_hooks_total{{hook="{function}",outcome="failed"}} 1.0'
+            in (await router.get("/metrics", None))[1]
+        )
+        assert "4111" not in caplog.text
+
+    run(tmp_path, [hook(function, seconds=0.1, on_failure=on_failure)], use)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_hook_changes_answers(tmp_path: Path, path: str, stream: bool) -> None:
+    async def use(router: Running) -> None:
+        body: JSON = {"input": "hi"} if path.endswith("responses") else {"messages": CARD, "max_tokens": 9}
+        headers = {"authorization": f"Bearer {KEY}"}
+        async with router.http.post(
+            f"{router.url}{path}", json={**body, "stream": stream}, headers=headers
+        ) as response:
+            text = await response.text()
+        assert response.status == 200
+        assert "I am fine" in text
+        assert "I am good" not in text
+
+    run(tmp_path, [hook("redact", when=["after"])], use)
+
+
+def test_a_stream_that_a_hook_refuses_ends_with_its_error(tmp_path: Path) -> None:
+    async def use(router: Running) -> None:
+        headers = {"authorization": f"Bearer {KEY}"}
+        body = {"messages": CARD, "stream": True}
+        async with router.http.post(f"{router.url}/v1/chat/completions", json=body, headers=headers) as response:
+            text = await response.text()
+        assert "4111" not in text
+        assert '"code": "refused_by_hook"' in text
+        assert "[DONE]" not in text
+
+    run(tmp_path, [hook("refuse", when=["after"])], use, scripts={"good": {"text": "4111"}})
+
+
+def test_a_hook_changes_an_answer_that_passes_natively(tmp_path: Path) -> None:
+    def change(event: JSON) -> JSON:
+        return {"texts": [text.replace("notes", "birds") for text in event["texts"]]}
+
+    globals()["change"] = change
+
+    async def main() -> None:
+        async with served(Scripted().application()) as url:
+            claude = {"claude": model(url, type="anthropic", name="claude-opus-4-7")}
+            async with a_router(tmp_path, claude, hooks=[hook("change", when=["after"])]) as router:
+                for stream in (False, True):
+                    body = {"messages": CARD, "max_tokens": 9, "direct_model": "claude", "stream": stream}
+                    headers = {"authorization": f"Bearer {KEY}"}
+                    async with router.http.post(f"{router.url}/v1/messages", json=body, headers=headers) as response:
+                        text = await response.text()
+                    assert "All three birds are read." in text
+                    assert "notes" not in text
+
+    asyncio.run(main())
+
+
+def test_a_hook_at_an_address_gets_its_key_and_the_event(tmp_path: Path) -> None:
+    asked: list[tuple[str, JSON]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        event = await request.json()
+        asked.append((request.headers["authorization"], event))
+        return web.json_response({"texts": ["changed"], "tags": {"a": "b"}})
+
+    async def broken(_: web.Request) -> web.Response:
+        return web.Response(status=500)
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/hook", answer)
+        app.router.add_post("/broken", broken)
+        async with served(app) as url:
+            both = [hook(f"{url}/hook", api_key="hook-key"), hook(f"{url}/broken", on_failure="pass")]
+            async with a_router(tmp_path, hooks=both) as router:
+                await router.ask(CARD)
+                assert router.last("good")["messages"][0]["content"] == "changed"
+        [(key, event)] = asked
+        assert key == "Bearer hook-key"
+        assert event["texts"] == ["my card is 4111-1111"]
+
+    asyncio.run(main())
+
+
+def test_embeddings_pass_hooks_too(tmp_path: Path) -> None:
+    async def use(router: Running) -> None:
+        status, told, _ = await router.post("/v1/embeddings", {"input": ["4111-1111"]})
+        assert (status, told["error"]["code"]) == (400, "refused_by_hook")
+
+    vectors = {"vectors": model("http://127.0.0.1:9", serves=["embeddings"])}
+    run(tmp_path, [hook("refuse")], use, models=vectors)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("nowhere", "key 'hooks.0.call': must be package.module:function"),
+        ("no.such.package:f", "hooks.0.call: 'no.such.package:f' cannot be imported"),
+        ("json:nothing", "hooks.0.call: 'json:nothing' cannot be imported"),
+        ("json:__name__", "hooks.0.call: 'json:__name__' is not a function"),
+    ],
+)
+def test_a_wrong_hook_is_refused_with_its_line(tmp_path: Path, call: str, problem: str) -> None:
+    path = tmp_path / "router.yaml"
+    text = f"model_configs:\n  m: {{name: m, type: mock, cost: 1}}\nhooks:\n  - name: h\n    call: {call}\n"
+    path.write_text(text, encoding="utf-8")
+    settings = Settings(str(path), "grk-endpoint", router_model_endpoint="http://127.0.0.1:9")
+    with pytest.raises(ConfigError) as caught:
+        check_together(load_config(path), settings)
+    assert f"router.yaml:5: {problem}" in str(caught.value)
+
+
+def test_names_and_identifiers_are_no_texts() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    body: Any = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "seen"},
+        {"role": "user", "content": [image, {"type": "text", "text": "so?"}]},
+    ]
+    places = places_in({"model": "m", "messages": body, "user": "ann"})
+    assert [container[key] for container, key in places] == ['{"at": 1}', "seen", "so?"]
+
+
+def test_hooks_of_functions_do_not_hold_up_others(tmp_path: Path) -> None:
+    """A function that waits does so beside the event loop."""
+
+    async def use(router: Running) -> None:
+        await asyncio.gather(*(router.ask(CARD) for _ in range(4)))
+        assert {event["thread"] for event in SEEN} != {threading.main_thread().name}
+
+    run(tmp_path, [hook("note_thread")], use)
+
+
+def note_thread(event: JSON) -> None:
+    SEEN.append({**event, "thread": threading.current_thread().name})
