@@ -32,9 +32,10 @@ from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.model.backbones import P2L_ATTENTION, Packed, register_attention
 from p2l.model.batching import collate
+from p2l.model.checkpoint import P2LRecord
 from p2l.model.encoding import Encoding
 from p2l.model.heads import build
-from p2l.model.model import P2LModel, P2LRecord
+from p2l.model.model import P2LModel
 from p2l.model.openvino import CompiledBackbone, Graph, Traced
 from p2l.model.precision import Agreement, agreement, coefficients
 

@@ -38,9 +38,10 @@ from p2l.common.cli import parser, positive, run
 from p2l.likelihood import get
 from p2l.model.backbones import P2L_ATTENTION, register_attention
 from p2l.model.batching import collate
+from p2l.model.checkpoint import P2LRecord
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import build
-from p2l.model.model import P2LModel, P2LRecord, to_dtype
+from p2l.model.model import P2LModel, to_dtype
 from p2l.model.tokenizer import load_tokenizer
 from p2l.training.engine import Engine, choose_device, start_processes
 from p2l.training.trainer import Trainer, Windows

@@ -4,7 +4,8 @@
     model.predict(["Prove that 17 is prime.", ["first turn", "second turn"]]).coefs     # (2, M)
     model.leaderboard("Prove that 17 is prime.")                                        # a ranked DataFrame
 
-Prompts are formatted by the same function as in training and cut at the length of training.
+Prompts are formatted by the same function as in training and cut at the length of training. On a machine without GPU
+the readers of `p2l train --votes` are read without torch where OpenVINO is installed (`p2l.model.light`).
 
 Shapes: n prompts, M models, D hidden.
 """
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from p2l.common.cli import choose
 from p2l.common.errors import InputError
@@ -30,25 +30,29 @@ from p2l.leaderboard import Covariates, to_score
 from p2l.leaderboard.board import SHOWN_ROWS, Rates, best_html, best_text
 from p2l.leaderboard.covariates import Effect, shifted
 from p2l.likelihood import win_rates, win_rates_if
-from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import digests_of, joint_revision, local_folder
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
 from p2l.model.encoding import Prompt as Prompt
 from p2l.model.kept_votes import KeptVotes
-from p2l.model.model import P2LModel
+from p2l.model.light import LightReader, Outputs
+from p2l.model.posterior import to_numpy
 from p2l.model.tokenizer import load_tokenizer
 from p2l.public import PUBLIC
 from p2l.public.model import public_folder
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from matplotlib.figure import Figure
 
     from p2l.likelihood import Likelihood
+    from p2l.model.model import P2LModel
 
 
 NO_POSTERIOR = "this model has no posterior, and so no standard deviations; fit one with p2l posterior"
+_GPU_DEVICES = ("nvidia0", "kfd", "dxg")
+"""Files in /dev of a machine with a GPU that torch may compute on."""
 _PROMPTS_AT_ONCE = 1024  # encoded and sorted by length together: memory does not grow with the prompts
 Floats = npt.NDArray[np.float32]
 Floats64 = npt.NDArray[np.float64]
@@ -162,16 +166,35 @@ class P2L:
     """A trained prompt-to-leaderboard model with its tokenizer."""
 
     def __init__(
-        self, model: P2LModel, tokenizer: PromptTokenizer, device: torch.device, folder: Path | None = None
+        self,
+        model: P2LModel | LightReader,
+        tokenizer: PromptTokenizer,
+        device: torch.device | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """Move the model to a device; `from_pretrained` loads it from a `folder`."""
-        try:
-            self.model = model.to(device).eval()
-        except torch.OutOfMemoryError as error:
-            raise InputError(f"the model does not fit into the memory of {device}; use another device") from error
+        """Take a reader that needs no torch, or move a model to a device; `from_pretrained` loads a `folder`."""
+        self._network = model if isinstance(model, LightReader) else _moved(model, choose_device(device))
         self.tokenizer = tokenizer
-        self.device = device
         self._folder = folder
+
+    @property
+    def model(self) -> P2LModel:
+        """The module of torch, with which a reader that answered without torch is loaded, and answers from now on."""
+        if isinstance(self._network, LightReader):
+            from p2l.model.model import P2LModel
+
+            assert self._folder is not None
+            self._network = P2LModel.from_pretrained(self._folder)
+        return self._network
+
+    @model.setter
+    def model(self, model: P2LModel) -> None:
+        self._network = model
+
+    @property
+    def device(self) -> torch.device:
+        """The device that torch computes on."""
+        return next(self.model.parameters()).device
 
     @classmethod
     def from_pretrained(
@@ -188,15 +211,27 @@ class P2L:
         """Load a model folder, a hub id, or the public model ("p2l-public").
 
         By default it runs on the GPU if there is one, in bfloat16 where a GPU supports it, with the types that the
-        checkpoint records and as many tokens per prompt as in training. InputError if the device is absent, or the
-        folder is incomplete or contradicts an argument.
+        checkpoint records and as many tokens per prompt as in training. On a CPU, a reader whose encoder is BERT runs
+        without torch where OpenVINO is installed, unless a `dtype` or a type is given. InputError if the device is
+        absent, or the folder is incomplete or contradicts an argument.
         """
-        target = choose_device(device)
         folder = public_folder() if path == PUBLIC else local_folder(path)
         if (folder / "committee.json").is_file():
             raise InputError(
                 f"{folder}: is a committee of an older version, not a model; name one of its members' folders"
             )
+        typed = (dtype, model_type, head_type, loss_type)
+        if str(device or "cpu") == "cpu" and typed == (None,) * 4 and (device is not None or not _has_gpu()):
+            reader = LightReader.open(folder)
+            if reader is not None:
+                tokenizer = load_tokenizer(folder, max_length=max_length)
+                tokenizer.limit(reader.num_embeddings, folder)
+                return cls(reader, tokenizer, folder=folder)
+        import torch
+
+        from p2l.model.model import P2LModel
+
+        target = choose_device(device)
         half = target.type == "cuda" and torch.cuda.is_bf16_supported()
         model = P2LModel.from_pretrained(
             folder,
@@ -220,8 +255,9 @@ class P2L:
     def __repr__(self) -> str:
         """Return what the model is, without its weights."""
         where = "" if self._folder is None else f"{str(self._folder)!r}, "
-        kind = self.model.record.model_type
-        return f"P2L({where}{kind}, {self.likelihood.name}, {len(self.model_list)} models, on {self.device})"
+        kind = self._network.record.model_type
+        place = "cpu, without torch" if isinstance(self._network, LightReader) else self.device
+        return f"P2L({where}{kind}, {self.likelihood.name}, {len(self.model_list)} models, on {place})"
 
     def _repr_html_(self) -> str:
         names = ", ".join(self.model_list)
@@ -234,17 +270,18 @@ class P2L:
     @property
     def model_list(self) -> list[str]:
         """Names of the models, in the order of the coefficients."""
-        return self.model.model_list
+        return self._network.model_list
 
     @property
     def likelihood(self) -> Likelihood:
         """The outcome model that gives the coefficients their meaning."""
-        return self.model.likelihood
+        return self._network.likelihood
 
     @cached_property
     def basis(self) -> Floats | None:
         """The basis (M, R) of the coefficients' posterior; None for a model without one."""
-        return None if self.model.posterior is None else self.model.posterior.basis.cpu().numpy()
+        posterior = self._network.posterior
+        return None if posterior is None else to_numpy(posterior.basis)
 
     @cached_property
     def kept_votes(self) -> KeptVotes | None:
@@ -296,12 +333,15 @@ class P2L:
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """Encode prompts, each the list of its user turns; InputError as `check_turns`."""
         encodings = self.tokenizer.encode(prompts)
-        return encodings if self.model.posterior is None else self.model.posterior.with_known(prompts, encodings)
+        posterior = self._network.posterior
+        return encodings if posterior is None else posterior.with_known(prompts, encodings)
 
     def inputs(self, prompts: Sequence[Prompt], *, max_batch_tokens: int = 32_768) -> Floats:
         """Return what tells prompts apart (n, F): a reader's inputs, the hidden states of any other backbone."""
         encoded = self.encode([check_turns(prompt, number) for number, prompt in enumerate(prompts)])
-        packed = backbones.get(self.model.record.model_type).packs
+        import torch
+
+        packed = _packs(self.model)
         rows_of_batches = plan_batches([len(one.ids) for one in encoded], max_tokens=max_batch_tokens, packed=packed)
         parts = list[Floats]()
         order = list[int]()
@@ -320,7 +360,9 @@ class P2L:
         """
         if self.model.posterior is None:
             raise InputError(NO_POSTERIOR)
-        return self.model.posterior.mean_variances(torch.from_numpy(inputs).to(self.device)).cpu().numpy()
+        import torch
+
+        return to_numpy(self.model.posterior.mean_variances(torch.from_numpy(inputs).to(self.device)))
 
     def answer(self, encoded: Sequence[Encoding], *, max_batch_tokens: int = 32_768) -> Prediction:
         """Predict encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""
@@ -330,17 +372,18 @@ class P2L:
 
     def _columns(self, num_prompts: int, hidden: bool) -> Prediction:
         """Return the arrays of a prediction, filled with zeros."""
-        model = self.model
+        network = self._network
+        head = network if isinstance(network, LightReader) else network.head
 
         def zeros(*width: int) -> Floats:
             return np.zeros((num_prompts, *width), dtype=np.float32)
 
         return Prediction(
             coefs=zeros(len(self.model_list)),
-            eta=zeros() if model.head.has_eta else None,
-            gamma=zeros() if model.head.has_gamma else None,
+            eta=zeros() if head.has_eta else None,
+            gamma=zeros() if head.has_gamma else None,
             truncated=np.zeros(num_prompts, dtype=np.bool_),
-            hidden=zeros(model.hidden_size) if hidden else None,
+            hidden=zeros(network.hidden_size) if hidden else None,
             variances=None if self.basis is None else zeros(self.basis.shape[1]),
             basis=self.basis,
             models=tuple(self.model_list),
@@ -353,24 +396,36 @@ class P2L:
     ) -> None:
         """Fill the rows from `start` on, batch by batch."""
         columns.truncated[start : start + len(encoded)] = [encoding.truncated for encoding in encoded]
-        packed, posterior = backbones.get(self.model.record.model_type).packs, self.model.posterior
         lengths = [len(encoding.ids) for encoding in encoded]
+        packed = isinstance(self._network, LightReader) or _packs(self._network)
         for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size, packed=packed):
-            batch = collate([encoded[row] for row in rows], self.tokenizer.pad_token_id, packed=packed)
-            if posterior is not None and posterior.vocabulary is not None:
-                batch["known"] = torch.tensor([encoded[row].known for row in rows])
-            with torch.inference_mode():
-                output = self.model(to_device(batch, self.device))
+            output = self._outputs([encoded[row] for row in rows], packed=packed)
             for target, source in (
                 (columns.coefs, output.coefs),
                 (columns.eta, output.eta),
                 (columns.gamma, output.gamma),
-                (columns.hidden, output.last_hidden_state),
+                (columns.hidden, output.hidden),
                 (columns.variances, output.variances),
                 (columns.familiarity, output.familiarity),
             ):
                 if target is not None and source is not None:
-                    target[[start + row for row in rows]] = source.float().cpu().numpy()
+                    target[[start + row for row in rows]] = source
+
+    def _outputs(self, encoded: Sequence[Encoding], *, packed: bool) -> Outputs:
+        """Return what the model says of the prompts of a batch."""
+        if isinstance(self._network, LightReader):
+            return self._network.outputs(encoded)
+        import torch
+
+        batch = collate(encoded, self.tokenizer.pad_token_id, packed=packed)
+        posterior = self._network.posterior
+        if posterior is not None and posterior.vocabulary is not None:
+            batch["known"] = torch.tensor([encoding.known for encoding in encoded])
+        with torch.inference_mode():
+            output = self._network(to_device(batch, self.device))
+        names = ("eta", "gamma", "last_hidden_state", "variances", "familiarity")
+        columns = [None if output.get(name) is None else to_numpy(output[name].float()) for name in names]
+        return Outputs(to_numpy(output.coefs.float()), *columns)
 
     def effects(self, level: float = 0.95) -> tuple[Effect, ...]:
         """Return what covariates of votes were found to add, which coefficients leave out; maybe nothing."""
@@ -447,6 +502,8 @@ class P2L:
 
 def choose_device(device: str | torch.device | None) -> torch.device:
     """Return the device of this name, by default the GPU if there is one; InputError if it is unknown or absent."""
+    import torch
+
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -464,8 +521,30 @@ def choose_device(device: str | torch.device | None) -> torch.device:
     return chosen
 
 
+def _has_gpu() -> bool:
+    """Return whether the machine seems to have a GPU; torch, which knows, takes seconds to import."""
+    return any(Path("/dev", name).exists() for name in _GPU_DEVICES)
+
+
+def _moved(model: P2LModel, device: torch.device) -> P2LModel:
+    import torch
+
+    try:
+        return model.to(device).eval()
+    except torch.OutOfMemoryError as error:
+        raise InputError(f"the model does not fit into the memory of {device}; use another device") from error
+
+
+def _packs(model: P2LModel) -> bool:
+    from p2l.model import backbones
+
+    return backbones.get(model.record.model_type).packs
+
+
 def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> None:
     """Limit a tokenizer to the ids and positions that the model learned; CheckpointError if they are too few."""
+    from p2l.model import backbones
+
     tokenizer.limit(model.num_embeddings, folder)
     if backbones.get(model.record.model_type).learned_positions:
         tokenizer.max_length = min(tokenizer.max_length, model.max_positions)
@@ -478,6 +557,8 @@ _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "cannot
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether memory, of a GPU or the machine, ran out; on a CPU only the message tells."""
+    import torch
+
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
@@ -485,5 +566,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def free_memory() -> None:
     """Release what a failed forward pass left in the GPU's cache."""
+    import torch
+
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -40,8 +40,9 @@ def write_folders(root: Path, shape: str) -> tuple[Path, Path]:
     from transformers import AutoModel, LlamaConfig, LlamaForSequenceClassification
 
     from p2l.likelihood import get
+    from p2l.model.checkpoint import P2LRecord
     from p2l.model.heads import build
-    from p2l.model.model import P2LModel, P2LRecord
+    from p2l.model.model import P2LModel
     from p2l.model.scratch import train_bpe
     from p2l.model.tokenizer import load_tokenizer
 

@@ -17,15 +17,12 @@ from p2l.leaderboard.aggregation import aggregate
 from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import FORMAT
 from p2l.leaderboard.covariates import Effect
-from p2l.leaderboard.groups import Groups, Ints
-from p2l.leaderboard.sources import fit_options
 from p2l.public import PUBLIC
-from p2l.votes.reading import read_votes
-from p2l.votes.rows import Source
-from p2l.votes.sources import open_source
 
 if TYPE_CHECKING:
     from p2l.inference import P2L
+    from p2l.leaderboard.groups import Groups, Ints
+    from p2l.votes.rows import Source
 
 _PROMPTS_AT_ONCE = 512
 
@@ -54,6 +51,11 @@ def _boards(model: Any, effects: tuple[Effect, ...], args: argparse.Namespace) -
             Named("prompt", prompt, 1, replace(board_of(model, prompt, args.level), effects=() if number else effects))
             for number, prompt in enumerate(args.prompt)
         ]
+    # The board of a prompt needs no Arrow, which takes forty megabytes.
+    from p2l.leaderboard.groups import Groups
+    from p2l.leaderboard.sources import fit_options
+    from p2l.votes.sources import open_source
+
     source = open_source(args.prompts)
     groups = Groups(source, args.by)
     predictions, inputs, members = _ask(model, source, groups, quiet=args.quiet)
@@ -152,6 +154,7 @@ def _ask(
 ) -> tuple[list[Any], npt.NDArray[np.float32], dict[int, Ints]]:
     """Return coefs (N, M), eta, gamma and familiarity ((N,) or None), inputs (N, F) of N prompts, and groups' rows."""
     from p2l.model.reader import keep_states
+    from p2l.votes.reading import read_votes
 
     keep_states(model.model.model)  # prompts are read twice: for coefficients, and for their place among the votes'
     predictions, inputs, rows, number = [], [], dict[int, list[Ints]](), 0

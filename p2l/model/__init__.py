@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from p2l.model.model import P2LModel, P2LOutput, P2LRecord, to_dtype
+    from p2l.model.checkpoint import P2LRecord
+    from p2l.model.model import P2LModel, P2LOutput, to_dtype
 
 __all__ = ["P2LModel", "P2LOutput", "P2LRecord", "to_dtype"]
 

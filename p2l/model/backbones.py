@@ -17,7 +17,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from p2l.common.cli import choose
 from p2l.common.errors import CheckpointError, ConfigError
-from p2l.model import tfidf
-from p2l.model.checkpoint import check_finite, read_object, weight_shapes
+from p2l.model.checkpoint import check_finite, load_weights, read_object, weight_shapes
 
 P2L_ATTENTION = "p2l"
 _VarlenKernel = Callable[..., Tensor]
@@ -428,14 +427,75 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@dataclass(frozen=True)
+class TfidfConfig:
+    """config.json of the backbone."""
+
+    vocab_size: int
+    hidden_size: int = 32
+    feature_dropout: float = 0.5
+    """Share of features hidden from each prompt in training, without which rare ones are memorised."""
+    model_type: str = "tfidf"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its JSON form."""
+        return asdict(self)
+
+
+class TfidfBackbone(nn.Module):
+    """The embedding matrix E (V, D)."""
+
+    def __init__(self, config: TfidfConfig, dtype: torch.dtype = torch.float32) -> None:
+        """Make E, at zero."""
+        super().__init__()
+        self.config = config
+        # At zero a feature without training votes has no effect; the head's random weights break the symmetry.
+        self.embedding = nn.Parameter(torch.zeros(config.vocab_size, config.hidden_size, dtype=dtype))
+
+    def forward(self, ids: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
+        """Sum flat ids (F,) with weights (F,) from the offsets (B,) where prompts start -> (B, D)."""
+        # Adam moves a rare feature as fast as a common one, and would memorise rare ones in the second pass.
+        weights = F.dropout(values, self.config.feature_dropout, self.training).to(self.embedding.dtype)
+        return F.embedding_bag(ids, self.embedding, offsets, mode="sum", per_sample_weights=weights)
+
+
+def _empty_words(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
+    """Return the backbone of a folder's config.json, at zero; CheckpointError unless weights of its size are there."""
+    file = folder / "config.json"
+    content = read_object(file)
+    if content.get("model_type") != "tfidf":
+        raise CheckpointError(f"{folder}: config.json has model_type {content.get('model_type')!r}, not 'tfidf'")
+    if not isinstance(content.get("vocab_size"), int):
+        raise CheckpointError(f"{file}: has no vocab_size; copy the folder again")
+    config = TfidfConfig(**{key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content})
+    if type(config.hidden_size) is not int or not isinstance(config.feature_dropout, int | float):
+        raise CheckpointError(f"{file}: hidden_size and feature_dropout must be numbers; copy the folder again")
+    if not 0 <= config.feature_dropout < 1:
+        raise CheckpointError(f"{file}: feature_dropout must be at least 0 and below 1; copy the folder again")
+    # No more memory is allocated than the folder's weights take, whatever its config.json says.
+    stored = [shape for name, shape in weight_shapes(folder).items() if name.endswith("embedding")]
+    if (config.vocab_size, config.hidden_size) not in stored:
+        shape = stored[0] if stored else "no"
+        size = (config.vocab_size, config.hidden_size)
+        raise CheckpointError(f"{folder}: the embedding has shape {shape}, config.json asks for {size}")
+    return TfidfBackbone(config, dtype)
+
+
+def _pretrained_words(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
+    """Return the backbone of a folder with its weights."""
+    backbone = _empty_words(folder, dtype)
+    load_weights(backbone, folder)
+    return backbone
+
+
 for _name in ("qwen2", "qwen3", "llama", "modernbert"):
     register(transformer(_name))
 register(transformer("bert", learned_positions=True, add_pooling_layer=False))
 register(
     Backbone(
         name="tfidf",
-        pretrained=tfidf.pretrained,
-        empty=tfidf.empty,
+        pretrained=_pretrained_words,
+        empty=_empty_words,
         encode=lambda model, batch: model(batch["input_ids"], batch["values"], batch["offsets"]),
         packs=True,
     )

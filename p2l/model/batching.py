@@ -8,17 +8,18 @@ Shapes: B prompts, T tokens (of the longest prompt when padded, of all when pack
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from p2l.model.encoding import Encoding
 
 
-Batch = dict[str, Tensor]
+Batch: TypeAlias = "dict[str, Tensor]"
 
 
 def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = False) -> Batch:
@@ -29,6 +30,8 @@ def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = 
     (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts. Features beside tokens become
     `features`, a row for each prompt.
     """
+    import torch
+
     ids = [encoding.ids for encoding in encodings]
     if encodings and encodings[0].values is not None:
         starts = np.concatenate([[0], np.cumsum([len(row) for row in ids])[:-1]]).astype(np.int64)

@@ -12,8 +12,12 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError, hub_reason
 from p2l.common.files import parse_json
@@ -30,6 +34,21 @@ _MAX_TEXT_BYTES = 2**28
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+)?|[\w-]+")
 # Weights that some writers keep and that a model without generation head or pooler does not have.
 _IGNORED_WEIGHTS = re.compile(r"(^|\.)(lm_head\.|pooler\.|cls\.predictions\.)|rotary_emb\.inv_freq$|position_ids$")
+
+
+@dataclass(frozen=True)
+class P2LRecord:
+    """The part of config.json that describes the head, under the key `p2l`."""
+
+    model_type: str
+    head_type: str
+    loss_type: str
+    linear_head_downsize_factor: int | None = None
+    linear_head_width: int | None = None
+    """Inner width of a low-rank head whose model list grows; None: outputs // linear_head_downsize_factor."""
+    head_config: dict[str, Any] | None = None
+    max_length: int | None = None
+    pooling: str = "cls"
 
 
 def local_folder(path: str | Path) -> Path:
@@ -122,7 +141,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Read names and shapes of all weights of a folder from the headers of its files."""
     shapes: dict[str, tuple[int, ...]] = {}
     files = _weight_files(folder)
-    for _, handle in _open_all(files):
+    for _, handle in _open_all(files, "np"):
         for name in handle.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
             shapes[name] = tuple(handle.get_slice(name).get_shape())
     promised = _weight_map(folder / _INDEX_FILE) if files != [folder / WEIGHTS_FILE] else {}
@@ -139,23 +158,57 @@ def load_weights(module: nn.Module, folder: Path) -> None:
     import torch
 
     targets = module.state_dict()
-    stored = weight_shapes(folder)
-    lacking = [name for name in targets if name not in stored]
-    unknown = [name for name in stored if name not in targets and not _IGNORED_WEIGHTS.search(name)]
-    for fault, names in (("lacks the weights", lacking), ("has unknown weights", unknown)):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise CheckpointError(f"{folder}: {fault} {names[0]}{more}; is this the right model type, head and folder?")
-    for name, tensor in targets.items():
-        shape = tuple(tensor.shape)
-        if stored[name] != shape:
-            raise CheckpointError(f"{folder}: {name} has shape {stored[name]}, config.json and flags ask for {shape}")
+    check_fit(folder, {name: tuple(tensor.shape) for name, tensor in targets.items()}, weight_shapes(folder))
     with torch.no_grad():
-        for _, handle in _open_all(_weight_files(folder)):
+        for _, handle in _open_all(_weight_files(folder), "pt"):
             for name in handle.keys():  # noqa: SIM118
                 if name in targets:
                     targets[name].copy_(handle.get_tensor(name))
     check_finite(folder, targets)
+
+
+def check_fit(folder: Path, expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise CheckpointError unless the stored weights of a folder have the names and shapes that are expected."""
+    lacking = [name for name in expected if name not in stored]
+    unknown = [name for name in stored if name not in expected and not _IGNORED_WEIGHTS.search(name)]
+    for fault, names in (("lacks the weights", lacking), ("has unknown weights", unknown)):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise CheckpointError(f"{folder}: {fault} {names[0]}{more}; is this the right model type, head and folder?")
+    for name, shape in expected.items():
+        if stored[name] != shape:
+            raise CheckpointError(f"{folder}: {name} has shape {stored[name]}, config.json and flags ask for {shape}")
+
+
+_NOT_FINITE = "holds values that are not finite; copy or train it again"
+_NUMPY_TYPES = {"F16": "<f2", "F32": "<f4"}
+
+
+def map_weights(folder: Path) -> dict[str, npt.NDArray[np.floating[Any]]]:
+    """Return a folder's weights in float16 and float32 as arrays that are read from disk where they are used.
+
+    CheckpointError if a file is damaged, holds another type, or values that are not finite. No file may be written into
+    meanwhile.
+    """
+    weights: dict[str, npt.NDArray[np.floating[Any]]] = {}
+    weight_shapes(folder)  # the library checks the headers
+    for file in _weight_files(folder):
+        content = np.memmap(file, np.uint8, "c")  # OpenVINO takes no array that is read-only; nothing is written
+        # The format: eight bytes with the length of the header, the header in JSON, the tensors.
+        start = 8 + int(content[:8].view("<u8")[0])
+        for name, entry in json.loads(content[8:start].tobytes()).items():
+            if name == "__metadata__":
+                continue
+            if entry["dtype"] not in _NUMPY_TYPES:
+                raise CheckpointError(f"{file}: {name} is in {entry['dtype']}; float16 and float32 are read here")
+            first, last = (start + place for place in entry["data_offsets"])
+            dtype = np.dtype(_NUMPY_TYPES[entry["dtype"]])
+            # Read apart from the map, of which the pages that were touched count as memory of the process.
+            values = np.fromfile(file, dtype, (last - first) // dtype.itemsize, offset=first)
+            if not np.isfinite(values.sum(dtype=np.float64)):
+                raise CheckpointError(f"{folder}: {name} {_NOT_FINITE}")
+            weights[name] = np.asarray(content[first:last].view(dtype).reshape(entry["shape"]))
+    return weights
 
 
 def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
@@ -163,7 +216,7 @@ def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in weights.items():
         # The sum nearly always decides, without allocating another tensor of that size.
         if tensor.is_floating_point() and not (tensor.sum().isfinite() or tensor.isfinite().all()):
-            raise CheckpointError(f"{folder}: {name} holds values that are not finite; copy or train it again")
+            raise CheckpointError(f"{folder}: {name} {_NOT_FINITE}")
 
 
 def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_size: str = "5GB") -> None:
@@ -177,6 +230,18 @@ def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_si
         _follow_umask(_weight_files(folder))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder}: weights cannot be written: {error}") from error
+
+
+def save_arrays(weights: Mapping[str, npt.NDArray[Any]], folder: Path) -> None:
+    """Write NumPy's arrays as the weights of `folder`, in one file; CheckpointError if that fails."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(dict(weights), folder / WEIGHTS_FILE, metadata={"format": "pt"})
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{folder}: weights cannot be written: {error}") from error
+    _follow_umask([folder / WEIGHTS_FILE])
 
 
 def edit_weights(folder: Path, changes: Mapping[str, Callable[[Tensor], None]]) -> None:
@@ -213,12 +278,12 @@ def _weight_map(index: Path) -> dict[str, str]:
     return shards
 
 
-def _open_all(paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
+def _open_all(paths: Iterable[Path], library: str) -> Iterator[tuple[Path, Any]]:
     from safetensors import SafetensorError, safe_open
 
     for path in paths:
         try:
-            with safe_open(path, "pt") as handle:
+            with safe_open(path, library) as handle:
                 yield path, handle
         except PermissionError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}; change its mode or owner") from error

@@ -24,6 +24,7 @@ from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model import backbones, heads
 from p2l.model.checkpoint import (
     MODEL_LIST_FILE,
+    P2LRecord,
     load_weights,
     local_folder,
     read_model_list,
@@ -72,21 +73,6 @@ class P2LOutput(ModelOutput):
     """(B,) share of each prompt's departure from the overall leaderboard that is kept, if the model has a posterior"""
     shift: Tensor | None = None
     """(n, 3) shifts of both coefficients and eta by the covariates of votes in the batch"""
-
-
-@dataclass(frozen=True)
-class P2LRecord:
-    """The part of config.json that describes the head, under the key `p2l`."""
-
-    model_type: str
-    head_type: str
-    loss_type: str
-    linear_head_downsize_factor: int | None = None
-    linear_head_width: int | None = None
-    """Inner width of a low-rank head whose model list grows; None: outputs // linear_head_downsize_factor."""
-    head_config: dict[str, Any] | None = None
-    max_length: int | None = None
-    pooling: str = "cls"
 
 
 class P2LModel(nn.Module):
@@ -376,6 +362,8 @@ class P2LModel(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for module, name, buffer in exact:
             setattr(module, name, buffer.to(getattr(module, name).device))
+        if self.posterior is not None:
+            self.posterior = self.posterior.on(next(self.parameters()).device)
         return self
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import importlib.metadata
 import importlib.util
 import re
@@ -32,6 +31,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.model.backbones import Joined, Packed, quiet
+from p2l.model.bert import core
+from p2l.model.bert import has_bfloat16 as has_bfloat16
 from p2l.model.model import P2LModel
 from p2l.model.reader import ReaderBackbone
 
@@ -56,11 +57,6 @@ def is_installed() -> bool:
 def version() -> str:
     """Return the name of the library with its version."""
     return f"OpenVINO {importlib.metadata.version('openvino')}"
-
-
-def has_bfloat16() -> bool:
-    """Return whether OpenVINO computes in bfloat16 on this processor."""
-    return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def text_model(model: P2LModel) -> nn.Module:
@@ -170,7 +166,7 @@ class Graph:
                     if node.get_type_name() == "Swish":
                         swish = ops.swish(node.input_value(0), ops.constant(np.float32(1)))
                         node.output(0).replace(swish.output(0))
-            return _core().compile_model(laid_out, "CPU", {**options, "NUM_STREAMS": streams})
+            return core().compile_model(laid_out, "CPU", {**options, "NUM_STREAMS": streams})
 
         rows = copy.deepcopy(self._backbone.get_input_embeddings()).requires_grad_(False)
         exact = precision == "float32" and first is None
@@ -313,11 +309,3 @@ def _rounded(graph: Any, first: int) -> Any:
         weights = ops.multiply(ops.convert(ops.constant(rounded), np.float32), ops.constant(scales))
         node.input(1).replace_source_output(weights.output(0))
     return graph
-
-
-@functools.cache
-def _core() -> Any:
-    """Return OpenVINO's entry point, one for the process: loading its plugin takes time."""
-    from openvino import Core
-
-    return Core()

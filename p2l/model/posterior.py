@@ -15,6 +15,8 @@ are known. From `near` to `far` from the nearest point the model's coefficients 
 factor that falls to `KEPT_OF_STRANGERS`. Where fewer of the words are known, so do those of a reader with a sentence
 encoder, which reads other words too; of any other model nothing is left.
 
+The arrays of a posterior are NumPy's or torch's, and so are those that its methods take and return.
+
 Shapes: B prompts, F inputs, K points, M models, R components of the covariance.
 """
 
@@ -23,21 +25,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from p2l.common.errors import CheckpointError
 
 if TYPE_CHECKING:
+    import torch
+
     from p2l.model.encoding import Encoding
     from p2l.model.tfidf import TfidfTokenizer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Array: TypeAlias = Any
+"""An array of NumPy or a tensor of torch."""
 _MAX_POINTS = 512
 _CLUSTERS = 8
 KEPT_OF_STRANGERS = 0.4
@@ -72,51 +76,50 @@ SHAPES = {
 class Place(NamedTuple):
     """Where prompts lie among the points of a posterior."""
 
-    squares: Tensor
+    squares: Array
     """(B, K) squared eigenfunctions."""
-    nearest: Tensor
+    nearest: Array
     """(B,) distance to the nearest point, in lengths of the kernel: in usual distances of two prompts."""
 
 
-class Posterior(nn.Module):
+class Posterior:
     """The covariance of a prompt's true coefficients, and the factor by which a strange prompt's are shrunk."""
 
-    centre: Tensor
+    centre: Array
     """(F,) of the inputs."""
-    scale: Tensor
+    scale: Array
     """One over the kernel's length."""
-    points: Tensor
+    points: Array
     """(K, F) scaled inputs of prompts."""
-    axes: Tensor
+    axes: Array
     """(K, K)"""
-    kept: Tensor
+    kept: Array
     """(R, K) variance that the votes determine along each eigenfunction."""
-    offset: Tensor
+    offset: Array
     """(R,) variance of a prompt that is like no other."""
-    least: Tensor
+    least: Array
     """(R,) variance that is left in any prompt."""
-    basis: Tensor
+    basis: Array
     """(M, R)"""
-    share: Tensor
+    share: Array
     """(K,) as `kept`, over all components."""
-    near: Tensor
+    near: Array
     """Distance to the nearest point up to which nothing is shrunk."""
-    far: Tensor
+    far: Array
     """Distance from which coefficients are shrunk as those of a prompt of another kind."""
-    strange: Tensor
+    strange: Array
     """Variance of prompts of another topic over that of prompts of the training's own: one more draw of few."""
-    words: Tensor
+    words: Array
     """(2,) share of known words at which nothing is left, and from which nothing is shrunk."""
-    encoded: Tensor
+    encoded: Array
     """1 where an encoder reads a prompt whose words are unknown, else 0."""
-    coefs: Tensor
+    coefs: Array
     """(M,) of one leaderboard for all prompts; `eta` and `gamma` beside it, NaN for a head without them."""
-    eta: Tensor
-    gamma: Tensor
+    eta: Array
+    gamma: Array
 
-    def __init__(self, tensors: Mapping[str, Tensor], vocabulary: TfidfTokenizer | None = None) -> None:
+    def __init__(self, tensors: Mapping[str, Array], vocabulary: TfidfTokenizer | None = None) -> None:
         """Take the tensors by name; CheckpointError unless all are there, finite, and fit together."""
-        super().__init__()
         self.vocabulary = vocabulary
         """The words of the training votes' prompts, for a model that does not read words itself."""
         sizes: dict[str, int] = {}
@@ -127,16 +130,15 @@ class Posterior(nn.Module):
             for letter, size in zip(letters, tensor.shape, strict=True):
                 if sizes.setdefault(letter, size) != size:
                     raise CheckpointError(f"{POSTERIOR_FILE}: {name} does not fit the rest; fit it again")
-            if name not in ("eta", "gamma") and not tensor.isfinite().all():
+            if name not in ("eta", "gamma") and not _library(tensor).isfinite(tensor).all():
                 raise CheckpointError(f"{POSTERIOR_FILE}: {name} holds values that are not finite; fit it again")
-            # Not persistent: the weights of the model are those of the published layout, without these.
-            self.register_buffer(name, tensor.float(), persistent=False)
+            setattr(self, name, _float32(tensor))
 
     @classmethod
-    def load(cls, folder: Path, num_models: int) -> Posterior | None:
+    def load(cls, folder: Path, num_models: int, *, library: Literal["numpy", "torch"] = "torch") -> Posterior | None:
         """Read the posterior of a model folder, None where there is none; CheckpointError if it is not this model's."""
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.numpy import load_file
 
         file = folder / POSTERIOR_FILE
         if not file.is_file():
@@ -150,23 +152,32 @@ class Posterior(nn.Module):
             raise CheckpointError(
                 f"{file}: is of {len(posterior.coefs)} models, the head of {num_models}; fit it again (p2l posterior)"
             )
-        return posterior
+        return posterior if library == "numpy" else posterior.on("cpu")
+
+    def on(self, device: str | torch.device) -> Posterior:
+        """Return the same posterior with torch's tensors on a device."""
+        import torch
+
+        tensors = {name: torch.as_tensor(getattr(self, name), device=device) for name in SHAPES}
+        return Posterior(tensors, self.vocabulary)
 
     def without_shrinking(self) -> Posterior:
         """Return the same covariance, with which no prompt is so strange that its coefficients are shrunk."""
-        always = {"near": torch.tensor(1e6), "far": torch.tensor(2e6), "words": torch.tensor([-2.0, -1.0])}
-        return Posterior({name: getattr(self, name) for name in SHAPES} | always)
+        never = {"near": 1e6, "far": 2e6, "words": [-2.0, -1.0]}
+        library = _library(self.near)
+        limits = {name: library.asarray(value) for name, value in never.items()}
+        return Posterior({name: getattr(self, name) for name in SHAPES} | limits)
 
     def save(self, folder: Path) -> None:
         """Write the file; points in float16, which changes a variance in its fourth digit."""
-        from safetensors.torch import save_file
+        from safetensors.numpy import save_file
 
-        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in SHAPES}
-        tensors["points"] = tensors["points"].half()
+        tensors = {name: to_numpy(getattr(self, name)) for name in SHAPES}
+        tensors["points"] = tensors["points"].astype(np.float16)
         if self.vocabulary is not None:
             terms, idf = self.vocabulary.contents()
-            tensors[_TERMS] = torch.frombuffer(bytearray("\n".join(terms).encode()), dtype=torch.uint8)
-            tensors[_IDF] = torch.from_numpy(idf).float()
+            tensors[_TERMS] = np.frombuffer("\n".join(terms).encode(), dtype=np.uint8)
+            tensors[_IDF] = idf.astype(np.float32)
         save_file(tensors, folder / POSTERIOR_FILE, metadata={"format": "pt", "version": str(_VERSION)})
 
     def with_known(self, prompts: Sequence[Sequence[str]], encodings: list[Encoding]) -> list[Encoding]:
@@ -176,50 +187,54 @@ class Posterior(nn.Module):
         words = self.vocabulary.encode(prompts)
         return [encoding._replace(known=word.known) for encoding, word in zip(encodings, words, strict=True)]
 
-    def place(self, inputs: Tensor) -> Place:
+    def place(self, inputs: Array) -> Place:
         """Return where the inputs (B, F) of prompts lie among the points."""
-        distances = self._distances((inputs.float() - self.centre) * self.scale)
-        return Place(((-0.5 * distances).exp() @ self.axes) ** 2, distances.amin(1).sqrt())
+        library = _library(inputs)
+        distances = self._distances((_float32(inputs) - self.centre) * self.scale)
+        return Place((library.exp(-0.5 * distances) @ self.axes) ** 2, library.sqrt(library.amin(distances, 1)))
 
-    def _distances(self, scaled: Tensor) -> Tensor:
+    def _distances(self, scaled: Array) -> Array:
         """Return the squared distance (B, K) of scaled inputs from each point."""
-        distances = (scaled**2).sum(1, keepdim=True) + (self.points**2).sum(1) - 2.0 * scaled @ self.points.T
-        return distances.clamp_min(0.0)
+        distances = (scaled**2).sum(1)[:, None] + (self.points**2).sum(1) - 2.0 * scaled @ self.points.T
+        return _library(scaled).clip(distances, 0.0, None)
 
-    def mean_variances(self, inputs: Tensor) -> Tensor:
+    def mean_variances(self, inputs: Array) -> Array:
         """Return the variance (R,) of the mean of each component over some prompts, by their inputs (B, F).
 
         The mean over all prompts is what one leaderboard tells, and has a component of its own. Beside it only how
         these prompts differ from those of the votes is uncertain, and each prompt's own part, which averages out.
         """
-        scaled = (inputs.float() - self.centre) * self.scale
-        values, usual = ((-0.5 * self._distances(at)).exp() @ self.axes for at in (scaled, self.points))
+        library = _library(inputs)
+        scaled = (_float32(inputs) - self.centre) * self.scale
+        values, usual = (library.exp(-0.5 * self._distances(at)) @ self.axes for at in (scaled, self.points))
         apart = (values.mean(0) - usual.mean(0)) ** 2
-        shared = (1.0 - self.kept).clamp_min(0.0) @ apart
-        single = torch.maximum(self.offset - (values**2).mean(0) @ self.kept.T, self.least)
+        shared = library.clip(1.0 - self.kept, 0.0, None) @ apart
+        single = library.maximum(self.offset - (values**2).mean(0) @ self.kept.T, self.least)
         is_board = self.least >= self.offset  # all of it is left in any prompt, since all prompts share it
-        return torch.where(is_board, self.offset, shared + single / len(inputs))
+        return library.where(is_board, self.offset, shared + single / len(inputs))
 
-    def variances(self, place: Place, trust: Tensor) -> Tensor:
+    def variances(self, place: Place, trust: Array) -> Array:
         """Return the variance (B, R) of each component."""
-        within = torch.maximum(self.offset - place.squares @ self.kept.T, self.least)
-        strangeness = ((1.0 - trust) / (1.0 - KEPT_OF_STRANGERS)).clamp_max(1.0)
+        library = _library(trust)
+        within = library.maximum(self.offset - place.squares @ self.kept.T, self.least)
+        strangeness = library.clip((1.0 - trust) / (1.0 - KEPT_OF_STRANGERS), None, 1.0)
         return within * (1.0 + strangeness[:, None] * (self.strange - 1.0))
 
-    def determined_share(self, place: Place) -> Tensor:
+    def determined_share(self, place: Place) -> Array:
         """Return the share (B,) of the prior variance that the votes determine."""
         return place.squares @ self.share
 
-    def trust(self, place: Place, known: Tensor | None = None) -> Tensor:
+    def trust(self, place: Place, known: Array | None = None) -> Array:
         """Return the factor (B,) in [0, 1] of a prompt's distance from one leaderboard; `known` as in `known_share`."""
+        library = _library(place.nearest)
         nearness = 1.0 - _rise(place.nearest, self.near, self.far)
-        reading = torch.ones_like(nearness) if known is None else _rise(known, self.words[0], self.words[1])
-        kept = KEPT_OF_STRANGERS * torch.maximum(reading, self.encoded)
+        reading = library.ones_like(nearness) if known is None else _rise(known, self.words[0], self.words[1])
+        kept = KEPT_OF_STRANGERS * library.maximum(reading, self.encoded)
         return kept + (1.0 - KEPT_OF_STRANGERS) * nearness * reading
 
     def shrunk(
-        self, trust: Tensor, coefs: Tensor, eta: Tensor | None, gamma: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        self, trust: Array, coefs: Array, eta: Array | None, gamma: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
         """Return coefs (B, M), eta and gamma (B,) shrunk towards one leaderboard by the factors `trust` (B,)."""
         eta, gamma = (
             None if values is None else level + trust * (values - level)
@@ -228,27 +243,45 @@ class Posterior(nn.Module):
         return self.coefs + trust[:, None] * (coefs - self.coefs), eta, gamma
 
 
-def _rise(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _library(array: Array) -> Any:
+    """Return the library of an array: numpy or torch, whose functions of the names used here agree."""
+    if isinstance(array, np.ndarray | np.generic):
+        return np
+    import torch
+
+    return torch
+
+
+def _float32(array: Array) -> Array:
+    return array.astype(np.float32) if isinstance(array, np.ndarray) else array.float()
+
+
+def to_numpy(array: Array) -> NDArray[Any]:
+    """Return an array of either library as NumPy's."""
+    return np.asarray(array if isinstance(array, np.ndarray) else array.detach().cpu().numpy(), order="C")
+
+
+def _rise(values: Array, low: Array, high: Array) -> Array:
     """Return 0 up to `low`, 1 from `high` on, and a smooth rise between."""
-    place = ((values - low) / (high - low)).clamp(0.0, 1.0)
+    place = _library(values).clip((values - low) / (high - low), 0.0, 1.0)
     return place * place * (3.0 - 2.0 * place)
 
 
-def known_share(batch: Mapping[str, Tensor]) -> Tensor | None:
+def known_share(batch: Mapping[str, Array]) -> Array | None:
     """Return the shares (B,) of known words, which stand behind the other features of a reader's prompts."""
     return batch["features"][:, -1] if "features" in batch else batch.get("known")
 
 
-def _vocabulary(tensors: Mapping[str, Tensor]) -> TfidfTokenizer | None:
+def _vocabulary(tensors: Mapping[str, NDArray[Any]]) -> TfidfTokenizer | None:
     """Return the vocabulary in a file, None where it has none; CheckpointError if it is damaged."""
     if _TERMS not in tensors:
         return None
     from p2l.model.tfidf import TfidfTokenizer
 
     try:
-        terms = tensors[_TERMS].numpy().tobytes().decode().split("\n")
-        idf = tensors[_IDF].double().numpy()
-    except (KeyError, UnicodeDecodeError, TypeError) as error:
+        terms = tensors[_TERMS].tobytes().decode().split("\n")
+        idf = tensors[_IDF].astype(np.float64)
+    except (KeyError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{POSTERIOR_FILE}: has a damaged vocabulary; fit it again") from error
     if idf.shape != (len(terms),) or not np.isfinite(idf).all():
         raise CheckpointError(f"{POSTERIOR_FILE}: its vocabulary does not fit its weights; fit it again")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import nn
 
-    from p2l.model.reader import ReaderBackbone, ReaderTokenizer
+    from p2l.model.reader import ReaderBackbone
+    from p2l.model.reader_inputs import ReaderTokenizer
     from p2l.model.tfidf import TfidfTokenizer
 
     Floats = npt.NDArray[np.float32]
@@ -78,8 +79,9 @@ def make_tfidf(
     min_df: int,
 ) -> str:
     """Write a TF-IDF backbone into `folder` and return its size in words; InputError if no feature is frequent."""
+    from p2l.model.backbones import TfidfBackbone, TfidfConfig
     from p2l.model.checkpoint import save_weights, write_json
-    from p2l.model.tfidf import TfidfBackbone, TfidfConfig, fit_vocabulary
+    from p2l.model.tfidf import fit_vocabulary
 
     low, high = ngrams
     if not 1 <= low <= high:
@@ -215,7 +217,8 @@ def make_reader(
     import torch
 
     from p2l.model.checkpoint import save_weights, write_json
-    from p2l.model.reader import READS, assemble, raw_features
+    from p2l.model.reader import READS, assemble
+    from p2l.model.reader_inputs import raw_features
     from p2l.model.tfidf import fit_vocabulary
 
     words = fit_vocabulary(prompts, max_features=max_features, min_df=min_df)
@@ -249,7 +252,7 @@ def words_and_form(prompts: Sequence[Sequence[str]]) -> tuple[Floats, TfidfToken
     import numpy as np
 
     from p2l.common.prompts import form_of
-    from p2l.model.reader import raw_features
+    from p2l.model.reader_inputs import raw_features
     from p2l.model.tfidf import fit_vocabulary
 
     words: TfidfTokenizer | None = None

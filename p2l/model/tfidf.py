@@ -16,20 +16,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.prompts import SPACELESS, newest_words, split_words
-from p2l.model.checkpoint import load_weights, read_object, weight_shapes, write_json
+from p2l.model.checkpoint import read_object, write_json
 from p2l.model.encoding import DEFAULT_MAX_LENGTH, Encoding, PromptTokenizer, check_turns, register
 
 _VOCABULARY_FILE = "tfidf.json"
@@ -37,38 +33,6 @@ _MIN_DF = 3
 """Prompts that a word of the vocabulary is in, at least."""
 _MAX_NGRAM_WORDS = 100  # words; the work for a prompt grows with it
 _MAX_CANDIDATES = 4_000_000  # n-grams counted at once while fitting (about 500 MB); rare ones are dropped beyond
-
-
-@dataclass(frozen=True)
-class TfidfConfig:
-    """config.json of the backbone."""
-
-    vocab_size: int
-    hidden_size: int = 32
-    feature_dropout: float = 0.5
-    """Share of features hidden from each prompt in training, without which rare ones are memorised."""
-    model_type: str = "tfidf"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its JSON form."""
-        return asdict(self)
-
-
-class TfidfBackbone(nn.Module):
-    """The embedding matrix E (V, D)."""
-
-    def __init__(self, config: TfidfConfig, dtype: torch.dtype = torch.float32) -> None:
-        """Make E, at zero."""
-        super().__init__()
-        self.config = config
-        # At zero a feature without training votes has no effect; the head's random weights break the symmetry.
-        self.embedding = nn.Parameter(torch.zeros(config.vocab_size, config.hidden_size, dtype=dtype))
-
-    def forward(self, ids: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
-        """Sum flat ids (F,) with weights (F,) from the offsets (B,) where prompts start -> (B, D)."""
-        # Adam moves a rare feature as fast as a common one, and would memorise rare ones in the second pass.
-        weights = F.dropout(values, self.config.feature_dropout, self.training).to(self.embedding.dtype)
-        return F.embedding_bag(ids, self.embedding, offsets, mode="sum", per_sample_weights=weights)
 
 
 class TfidfTokenizer(PromptTokenizer):
@@ -234,32 +198,3 @@ def _newest_words(turns: Sequence[str], count: int) -> tuple[list[list[str]], bo
         if count < 0:
             break
     return newest[::-1], count < 0
-
-
-def empty(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
-    """Return the backbone of a folder's config.json, at zero; CheckpointError unless weights of its size are there."""
-    file = folder / "config.json"
-    content = read_object(file)
-    if content.get("model_type") != "tfidf":
-        raise CheckpointError(f"{folder}: config.json has model_type {content.get('model_type')!r}, not 'tfidf'")
-    if not isinstance(content.get("vocab_size"), int):
-        raise CheckpointError(f"{file}: has no vocab_size; copy the folder again")
-    config = TfidfConfig(**{key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content})
-    if type(config.hidden_size) is not int or not isinstance(config.feature_dropout, int | float):
-        raise CheckpointError(f"{file}: hidden_size and feature_dropout must be numbers; copy the folder again")
-    if not 0 <= config.feature_dropout < 1:
-        raise CheckpointError(f"{file}: feature_dropout must be at least 0 and below 1; copy the folder again")
-    # No more memory is allocated than the folder's weights take, whatever its config.json says.
-    stored = [shape for name, shape in weight_shapes(folder).items() if name.endswith("embedding")]
-    if (config.vocab_size, config.hidden_size) not in stored:
-        shape = stored[0] if stored else "no"
-        size = (config.vocab_size, config.hidden_size)
-        raise CheckpointError(f"{folder}: the embedding has shape {shape}, config.json asks for {size}")
-    return TfidfBackbone(config, dtype)
-
-
-def pretrained(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
-    """Return the backbone of a folder with its weights."""
-    backbone = empty(folder, dtype)
-    load_weights(backbone, folder)
-    return backbone

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import p2l.model.reader
+import p2l.model.reader_inputs
 import p2l.model.tfidf  # noqa: F401 (they register their tokenizers)
 from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError

@@ -18,9 +18,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.files import atomic_path, locked
-from p2l.model.checkpoint import WEIGHTS_FILE, read_object, save_weights, seal, write_json
+from p2l.model.checkpoint import WEIGHTS_FILE, map_weights, read_object, save_arrays, seal, write_json
 from p2l.model.sentence import PACKAGE, packaged_encoder
 
 PUBLIC_ARCHIVE = Path(__file__).parent / "model.zip"
@@ -99,19 +101,18 @@ def _digest(file: Path) -> str:
 
 def _join(encoder: Path, tensors: list[str], folder: Path) -> None:
     """Write the whole model from its parts and the encoder's weights, in float16 as a trained folder keeps them."""
-    import torch
-    from safetensors.torch import load, load_file
+    from safetensors.numpy import load
 
     with zipfile.ZipFile(PUBLIC_ARCHIVE) as archive:
         for name in _OWN_FILES:
             (folder / name).write_bytes(archive.read(name))
         own = load(archive.read(WEIGHTS_FILE))
     shutil.copyfile(encoder / _TOKENIZER_FILE, folder / _TOKENIZER_FILE)
-    stored = load_file(encoder / WEIGHTS_FILE)
+    stored = map_weights(encoder)
     lacking = next((name for name in tensors if name not in stored), None)
     if lacking is not None:
         raise CheckpointError(f"{encoder / WEIGHTS_FILE}: lacks {lacking}; install {PACKAGE} again")
-    save_weights(own | {_PREFIX + name: stored[name].to(torch.float16) for name in tensors}, folder)
+    save_arrays(own | {_PREFIX + name: stored[name].astype(np.float16) for name in tensors}, folder)
     seal(folder)
 
 

@@ -37,7 +37,8 @@ from p2l.model.heads import HeadStart
 from p2l.model.kept_votes import MOST_VALUES, VOTES_FILE, KeptVotes
 from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Posterior, PromptProcess, determined
-from p2l.model.reader import ReaderTokenizer, keep_states
+from p2l.model.reader import keep_states
+from p2l.model.reader_inputs import ReaderTokenizer
 from p2l.model.scratch import words_and_form
 from p2l.model.tfidf import TfidfTokenizer, WordUsage
 from p2l.model.tokenizer import load_tokenizer

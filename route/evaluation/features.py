@@ -40,7 +40,8 @@ from p2l.common.prompts import split_words
 from route.evaluation.table import Floats, Rows, ScoreTable
 
 if TYPE_CHECKING:
-    from p2l.model.reader import ReaderBackbone, ReaderTokenizer
+    from p2l.model.reader import ReaderBackbone
+    from p2l.model.reader_inputs import ReaderTokenizer
     from p2l.model.tfidf import TfidfTokenizer, WordUsage
 
 
@@ -202,7 +203,7 @@ class Form:
 
     def states(self, prompts: Sequence[str]) -> Floats:
         """Return the counts (Q, D) of any prompts."""
-        from p2l.model.reader import MAX_DEVIATIONS
+        from p2l.model.reader_inputs import MAX_DEVIATIONS
 
         scaled = (_counts_of_form(prompts) - self.mean) * self.scale
         return np.asarray(np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS))
@@ -210,7 +211,7 @@ class Form:
 
 def _counts_of_form(prompts: Sequence[str]) -> Floats:
     from p2l.common.prompts import COUNTS_OF_TEXT
-    from p2l.model.reader import newest_form
+    from p2l.model.reader_inputs import newest_form
 
     return np.array([newest_form([prompt])[:COUNTS_OF_TEXT] for prompt in prompts])
 

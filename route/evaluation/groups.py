@@ -20,7 +20,8 @@ from route.evaluation.features import CategoryReader, Encoder, Form, Words, untr
 from route.evaluation.table import Floats, Rows
 
 if TYPE_CHECKING:
-    from p2l.model.reader import ReaderBackbone, ReaderTokenizer
+    from p2l.model.reader import ReaderBackbone
+    from p2l.model.reader_inputs import ReaderTokenizer
 
 PARTITIONS = 8
 """Of clusters."""

@@ -281,7 +281,8 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
     import torch
 
     from p2l.model import heads
-    from p2l.model.model import P2LModel, P2LRecord, write_folder
+    from p2l.model.checkpoint import P2LRecord
+    from p2l.model.model import P2LModel, write_folder
 
     if output.exists():
         raise InputError(f"{output}: exists; choose another folder or remove it")
@@ -321,7 +322,7 @@ def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dic
     if isinstance(category := parts.get(CATEGORY), CategoryReader):
         import torch
 
-        from p2l.model.tfidf import TfidfBackbone, TfidfConfig
+        from p2l.model.backbones import TfidfBackbone, TfidfConfig
 
         count = category.tokenizer.vocab_size
         backbone = TfidfBackbone(TfidfConfig(count, count))

@@ -15,10 +15,12 @@ from p2l.inference import P2L
 from p2l.likelihood import vote_losses
 from p2l.model import heads
 from p2l.model.batching import collate
+from p2l.model.checkpoint import P2LRecord
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.model import P2LModel, P2LRecord
+from p2l.model.model import P2LModel
 from p2l.model.precision import choose_dtype
-from p2l.model.reader import ReaderBackbone, ReaderConfig, keep_states
+from p2l.model.reader import ReaderBackbone, keep_states
+from p2l.model.reader_inputs import ReaderConfig
 from p2l.model.scratch import make_reader, make_transformer
 from p2l.model.tokenizer import load_tokenizer
 
