@@ -119,7 +119,7 @@ class Bert:
         order = np.argsort(-lengths, kind="stable")
         start = 0
         while start < len(order):
-            longest = int(lengths[order[start]])
+            longest = max(1, int(lengths[order[start]]))
             longest = min(longest + -longest % _LENGTH_STEP, len(self._places))
             rows = order[start : start + max(1, _TOKENS_PER_PASS // longest)]
             states[rows] = self._pass([tokens[row] for row in rows], longest)

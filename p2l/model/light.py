@@ -162,7 +162,7 @@ def _shapes(
     """Return the shapes of the weights that a folder with this configuration has, by name."""
     width = 0 if config.encoder is None else bert.weight_shapes(config.encoder)["embeddings.LayerNorm.bias"][0]
     inputs = width + config.directions + config.form
-    units = config.hidden_size - inputs * config.with_inputs
+    units = config.units(inputs)
     shapes: dict[str, tuple[int, ...]] = {
         "model.state_mean": (width,),
         "model.state_scale": (width,),

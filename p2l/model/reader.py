@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from p2l.common.cli import choose
-from p2l.common.errors import CheckpointError, InputError
+from p2l.common.errors import InputError
 from p2l.model import backbones, bert
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import load_weights, read_object
@@ -60,13 +60,7 @@ class _MemberLayer(Float32Linear):
 
     def __init__(self, inputs: int, config: ReaderConfig, dtype: torch.dtype) -> None:
         """Draw torch's default weights; CheckpointError if the members do not share the units evenly."""
-        units = config.hidden_size - inputs * config.with_inputs
-        if config.members < 1 or units < 1 or units % config.members:
-            raise CheckpointError(
-                f"config.json: hidden_size {config.hidden_size} leaves {units} units, no multiple of "
-                f"{config.members} members"
-            )
-        super().__init__(inputs, units, dtype=dtype)
+        super().__init__(inputs, config.units(inputs), dtype=dtype)
         self.config = config
         # (K, F) 1 where a member reads an input, else 0. Inputs are state, words and form, in this order. Weights of
         # inputs that a member does not read are zero, and stay so: no gradient reaches them.

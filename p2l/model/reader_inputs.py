@@ -60,6 +60,16 @@ class ReaderConfig:
     """Whether the inputs stand in front of the hidden units, so that the head reads them too."""
     model_type: str = "reader"
 
+    def units(self, inputs: int) -> int:
+        """Return the hidden units over F inputs; CheckpointError if the members do not share them evenly."""
+        units = self.hidden_size - inputs * self.with_inputs
+        if self.members < 1 or units < 1 or units % self.members:
+            raise CheckpointError(
+                f"config.json: hidden_size {self.hidden_size} leaves {units} units, no multiple of "
+                f"{self.members} members"
+            )
+        return units
+
     def to_dict(self) -> dict[str, Any]:
         """Its JSON form."""
         return asdict(self)
