@@ -197,7 +197,7 @@ def map_weights(folder: Path) -> dict[str, npt.NDArray[np.floating[Any]]]:
         # The format: eight bytes with the length of the header, the header in JSON, the tensors.
         start = 8 + int(content[:8].view("<u8")[0])
         for name, entry in json.loads(content[8:start].tobytes()).items():
-            if name == "__metadata__":
+            if name == "__metadata__" or _IGNORED_WEIGHTS.search(name):
                 continue
             if entry["dtype"] not in _NUMPY_TYPES:
                 raise CheckpointError(f"{file}: {name} is in {entry['dtype']}; float16 and float32 are read here")
