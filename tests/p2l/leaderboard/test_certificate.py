@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ import pytest
 from p2l.commands.leaderboard import main
 from p2l.leaderboard import Leaderboard, Prior, fit, fit_table, vote_table
 from p2l.votes import WINNERS
+from tests.conftest import ROOT
 from tests.p2l.leaderboard.test_leaderboard import draw_votes, names
 
 PRIOR = Prior(sd=1.0, broad=5.0)
@@ -180,10 +180,13 @@ def without_named_votes(frame, kinds):
     return frame.drop(index=rows)
 
 
-@pytest.mark.skipif(not Path("/work/shared/data").is_dir(), reason="no public data here")
+DATA = ROOT.parent / "shared" / "data"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="no public data here")
 @pytest.mark.parametrize("name", ["alpaca_eval_battles", "llmfao_votes", "oasst_vicuna_gpt4_battles"])
 def test_public_votes_have_a_certificate_that_holds(name, tmp_path):
     out = tmp_path / "board.json"
-    main(["--votes", f"/work/shared/data/{name}.parquet", "--drop-bad", "--quiet", "--output", str(out)])
+    main(["--votes", str(DATA / f"{name}.parquet"), "--drop-bad", "--quiet", "--output", str(out)])
     board = json.loads(out.read_text())[0]
     assert board["certificate"]["removed"]["number"] == board["models"][0]["rank_removed"] > 0
