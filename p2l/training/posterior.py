@@ -185,7 +185,10 @@ def fit_posterior(
         unshaped = PlainVotes(inputs, plain_prompt, votes.labels(ids[plain_rows]), words, usage)
     posterior = posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped)
     weights = votes.weights(ids[rows]) if weighted else np.ones(len(rows))
-    kept = KeptVotes.of(votes.model_list, hashes[order[:most]], known.inputs, prompt, labels, weights, total=len(votes))
+    columns = _columns(votes, ids[rows], prompt) if isinstance(votes, VoteStore) else None
+    kept = KeptVotes.of(
+        votes.model_list, hashes[order[:most]], known.inputs, prompt, labels, weights, len(votes), columns
+    )
     return FittedVotes(posterior, kept)
 
 
@@ -198,7 +201,8 @@ def _columns(votes: VoteStore, ids: Ints, prompt: Ints) -> dict[str, list[str | 
         for name, texts in sample.items()
         if name not in _COLUMNS_OF_A_VOTE
         and all(text is None or isinstance(text, str) for text in texts)
-        and 1 < len(set(texts)) <= MOST_VALUES
+        # Of few votes the answers, or names of people, are few too: categories recur.
+        and 1 < len(set(texts)) <= min(MOST_VALUES, len(texts) // 2)
     ]
     columns: dict[str, list[str | None]] = {name: [] for name in names}
     for start in range(0, len(first) if names else 0, _VOTES_PER_READ):

@@ -1,5 +1,6 @@
 """Fitting a posterior: the variance between prompts is estimated, whatever the model has learned."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice, product
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 
 from p2l.commands.model import posterior_main
 from p2l.common.errors import InputError
@@ -17,6 +19,7 @@ from p2l.inference import P2L
 from p2l.likelihood import get
 from p2l.model.checkpoint import check_complete, seal
 from p2l.model.heads import HeadStart, last_layer
+from p2l.model.kept_votes import VOTES_FILE
 from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Place, Posterior
 from p2l.model.scratch import (
@@ -35,7 +38,8 @@ from p2l.simulation.config import SimulationConfig
 from p2l.training.forecasts import marginal_board
 from p2l.training.posterior import KnownPrompts, PlainVotes, posterior_of
 from p2l.votes import WINNERS, open_votes
-from tests.conftest import Command
+from p2l.votes.schema import hash_turns
+from tests.conftest import Command, write_votes
 
 REACH = 1.6448536269514722
 
@@ -98,6 +102,28 @@ def fitted(untaught: tuple[Path, Path]) -> P2L:
     posterior_main([str(folder), "--votes", str(votes), "--device", "cpu"])
     check_complete(folder)
     return P2L.from_pretrained(folder, device="cpu")
+
+
+def test_votes_are_kept_with_the_topic_of_each_prompt_and_no_text(untaught: tuple[Path, Path], tmp_path: Path) -> None:
+    """Prompts come back among others, and are kept in the order of their hashes."""
+    folder = Path(shutil.copytree(untaught[0], tmp_path / "model"))
+    names = P2L.from_pretrained(folder, device="cpu").model_list
+    rng = np.random.default_rng(0)
+    topics = {f"question {number}": ("sql", "law", "poetry")[number % 3] for number in range(20)}
+    rows: list[dict[str, object]] = []
+    for number, prompt in enumerate(rng.permutation([*topics, *topics]).tolist()):
+        first, second = rng.permutation(names)[:2].tolist()
+        vote = {"prompt": prompt, "model_a": first, "model_b": second, "winner": "model_a"}
+        rows.append(vote | {"topic": topics[prompt], "answer": f"secret {number}"})
+    votes = write_votes(tmp_path / "votes.jsonl", rows)
+    posterior_main([str(folder), "--votes", str(votes), "--device", "cpu"])
+    kept = P2L.from_pretrained(folder, device="cpu").kept_votes
+    assert kept is not None
+    topic_of = {hash_turns([prompt]): topic for prompt, topic in topics.items()}
+    for topic in ("sql", "law", "poetry"):
+        assert_array_equal(kept.of_category("topic", topic), [topic_of[key] == topic for key in kept.hashes.tolist()])
+    assert list(kept.values) == ["topic"]
+    assert b"secret" not in (folder / VOTES_FILE).read_bytes()
 
 
 def test_intervals_of_a_model_that_learned_nothing_hold_what_prompts_differ_by(arena: Arena, fitted: P2L) -> None:
