@@ -196,12 +196,21 @@ def text_kind(file: TableFile) -> str:
     try:
         value = parse_json(line)
     except ValueError:
-        # A first line that goes on behind what was read is a line of its own.
-        return "json" if rest or head[:1] == b"[" else "lines"
+        # A first line that goes on behind what was read is a line of its own, and so is one that is torn.
+        return "lines" if head[:1] == b"{" and (not rest or _is_torn(line, rest)) else "json"
     if isinstance(value, list):
         return "lines" if rest.strip() else "json"
     are_columns = len(value) > 1 and all(isinstance(column, dict | list) for column in value.values())
     return "lines" if rest.strip() or (_ROW_MARKS.isdisjoint(value) and not are_columns) else "json"
+
+
+def _is_torn(line: bytes, rest: bytes) -> bool:
+    """Return whether a line that begins an object ends within it, where an object of its own follows."""
+    try:
+        follows = parse_json(rest.lstrip().partition(b"\n")[0])
+    except ValueError:
+        return False
+    return isinstance(follows, dict) and not line.rstrip().endswith((b"{", b"[", b",", b":"))
 
 
 def sniff_separator(file: TableFile) -> str:

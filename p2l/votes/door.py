@@ -97,9 +97,10 @@ def _of_table(
     has_votes = sample.columns >= _VOTE_COLUMNS
     if kind is None and has_votes and not _JUDGED_MARKS & sample.columns:
         return table
-    first = islice(table.stream(None, _SAMPLE_ROWS, as_texts=True), 1)
-    rows = [row for raw in first for row in raw.batch.to_pylist()]
-    sample.rows = [{name: unquoted(value) for name, value in row.items()} for row in rows]
+    records = islice(_rows(table, _SAMPLE_ROWS), _SAMPLE_ROWS)
+    sample.rows = [
+        {name: unquoted(value) for name, value in record.content.items()} for record in records if not record.fault
+    ]
     chosen = kind_of(sample, kind)
     # A table of votes may have columns like those of scores besides.
     if chosen is None or (kind is None and chosen.gives == "scores" and (has_votes or sample.has("labels"))):
@@ -138,11 +139,9 @@ def together(sources: Sequence[Source], name: str) -> Source:
         start = 1
         for source in sources:
             chosen = None if columns is None else [column for column in columns if column in source.columns]
-            for raw in source.stream(chosen, batch_size):
+            for raw in source.stream(chosen, batch_size, with_faults=True):
                 places[start] = (source, raw.first_row)
-                for row, fault in source.faults.items():
-                    if 0 <= row - raw.first_row < len(raw.batch):
-                        faults[start + row - raw.first_row] = fault
+                faults.update({start + position: why for position, why in source.faults_of(raw).items()})
                 yield RawBatch(raw.batch, start)
                 start += len(raw.batch)
 
@@ -178,15 +177,15 @@ def _renamed(table: Source, columns: Mapping[str, str]) -> Source:
             raise missing_column(table, actual, because=" that --columns could name")
     renamed = [names.get(name, name) for name in table.columns if name in names or name not in columns]
 
-    def read(wanted: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    def read(wanted: Sequence[str] | None, batch_size: int, *, as_texts: bool = False) -> Iterator[RawBatch]:
         chosen = None if wanted is None else [columns.get(name, name) for name in wanted]
-        for raw in table.stream(chosen, batch_size):
+        for raw in table.stream(chosen, batch_size, as_texts=as_texts, with_faults=True):
             kept = [name for name in raw.batch.schema.names if name in names or name not in columns]
             batch = raw.batch.select(kept).rename_columns([names.get(name, name) for name in kept])
             yield RawBatch(batch, raw.first_row)
 
     about = ", ".join(f"{actual} -> {wanted}" for wanted, actual in columns.items())
-    return replace(table, columns=renamed, read=read, about=f"columns {about}")
+    return replace(table, columns=renamed, read=read, texts=partial(read, as_texts=True), about=f"columns {about}")
 
 
 def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Source:
@@ -235,12 +234,10 @@ def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Sour
 
 def _pieces(kind: Kind, sample: Sample, table: Source | None, left_out: Counter[str], size: int) -> Iterator[Piece]:
     if kind.convert_batch is not None and kind.records is None and table is not None:
-        for raw in table.stream(None, size, as_texts=True):
+        for raw in table.stream(None, size, as_texts=True, with_faults=True):
             columns = [column.cast(pa.string()) if is_text(column.type) else column for column in raw.batch.columns]
             batch = pa.RecordBatch.from_arrays(columns, names=raw.batch.schema.names)
-            faults = {row - raw.first_row: why for row, why in table.faults.items()}
-            faults = {position: why for position, why in faults.items() if 0 <= position < len(batch)}
-            yield converted_batch(kind, batch, faults, partial(_place_of, table, raw.first_row), left_out)
+            yield converted_batch(kind, batch, table.faults_of(raw), partial(_place_of, table, raw.first_row), left_out)
         return
     rows = _one_by_one(kind, sample, table, left_out)
     while chunk := list(islice(rows, size)):
@@ -256,9 +253,9 @@ def _one_by_one(kind: Kind, sample: Sample, table: Source | None, left_out: Coun
     return converted(kind, _guarded(kind, sample, records), left_out)
 
 
-def _rows(table: Source) -> Iterator[Record]:
+def _rows(table: Source, at_once: int = _RECORDS_AT_ONCE) -> Iterator[Record]:
     """Yield the rows of a table as records."""
-    for raw in table.stream(None, _RECORDS_AT_ONCE, as_texts=True):
+    for raw in table.stream(None, at_once, as_texts=True, with_faults=True):
         for number, row in enumerate(raw.batch.to_pylist(), raw.first_row):
             yield Record(table.place(number), row, table.faults.get(number, ""))
 
@@ -306,13 +303,9 @@ def read_frame(
         announce(source)
     names = [name for name in source.columns if name in columns]
     batches = []
-    for raw in source.stream(names, _BATCH_ROWS):
-        bad = [row - raw.first_row for row in source.faults if 0 <= row - raw.first_row < len(raw.batch)]
-        if bad and not drop_bad:
-            row = raw.first_row + bad[0]
-            raise VoteError(f"{source.place(row)}: {source.faults[row]}")
-        keep = pa.array([row not in set(bad) for row in range(len(raw.batch))])
-        batches.append(raw.batch.filter(keep) if bad else raw.batch)
+    for raw in source.stream(names, _BATCH_ROWS, with_faults=drop_bad):
+        bad = source.faults_of(raw)
+        batches.append(raw.batch.filter(pa.array([row not in bad for row in range(len(raw.batch))])))
     schema = common_schema(list(dict.fromkeys(batch.schema for batch in batches)))
     frames: list[pd.DataFrame] = [conform(batch, schema).to_pandas() for batch in batches]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
@@ -363,7 +356,7 @@ def arena_source(source: Source) -> Source:
             derived += ["conversation_a"] if "prompt" in columns else []
             derived += ["timestamp"] if "tstamp" in columns else []
             chosen = [name for name in source.columns if name in columns or name in derived]
-        for raw in source.stream(chosen, batch_size):
+        for raw in source.stream(chosen, batch_size, with_faults=True):
             batch = _as_votes(source, raw, read_sides, with_prompt=columns is None or "prompt" in columns)
             if columns is not None:
                 batch = batch.select([name for name in columns if name in batch.schema.names])

@@ -20,8 +20,9 @@ from p2l.common.errors import InputError, VoteError
 from p2l.votes.door import arena_source, left_out, open_votes_source, together
 from p2l.votes.field import FieldColumns
 from p2l.votes.kinds.texts import clean_name
-from p2l.votes.reading import check_columns, read_votes
-from p2l.votes.rows import RawBatch, Source
+from p2l.votes.reading import HOLDS_NUL, check_columns, read_votes
+from p2l.votes.rows import RawBatch, Source, is_text
+from p2l.votes.schema import clean_names
 from p2l.votes.scores import ScoreOptions, votes_of_source
 from p2l.votes.spool import RowFile, common_schema
 from p2l.votes.writing import write_votes
@@ -128,10 +129,10 @@ def _called(source: Source, renames: Mapping[str, str]) -> Source:
         return source
 
     def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-        for raw in source.stream(columns, batch_size):
+        for raw in source.stream(columns, batch_size, with_faults=True):
             arrays = []
             for name, column in zip(raw.batch.schema.names, raw.batch.columns, strict=True):
-                if name in {"model_a", "model_b", "model"}:
+                if name in {"model_a", "model_b", "model"} and is_text(column.type):
                     encoded = column.cast(pa.string()).dictionary_encode()
                     names = [clean_name(text or "") for text in encoded.dictionary.to_pylist()]
                     called = pa.array([renames.get(text, text) for text in names], pa.string())
@@ -150,14 +151,16 @@ def _write(source: Source, output: str | Path, options: ImportOptions) -> Import
         noun = "votes" if source.gives == "votes" else "answers"
         with progress(description=f"import {source.name}", total=source.rows, unit=noun, quiet=options.quiet) as bar:
             for batch, lost in _batches(source, options):
+                dropped += lost
+                bar.update(len(batch) + lost)
+                if not len(batch):
+                    continue
                 rows.append(batch)
                 if field is not None:
                     field.add(batch)
                 for name in {"model_a", "model_b", "model"} & {*batch.schema.names}:
                     models.update(batch.column(name).unique().to_pylist())
-                dropped += lost
                 marked += _markers(batch)
-                bar.update(len(batch) + lost)
         with progress(rows.batches(), description=f"write {output}", unit="batches", quiet=options.quiet) as batches:
             if field is None:
                 written = write_votes(batches, rows.schema(), output)
@@ -187,21 +190,33 @@ def _batches(source: Source, options: ImportOptions) -> Iterator[tuple[Any, int]
             yield votes.batch, votes.dropped
         return
     empty = True
-    for raw in source.stream(None, _BATCH_ROWS):
-        bad = [row - raw.first_row for row in source.faults if row >= raw.first_row]
+    for raw in source.stream(None, _BATCH_ROWS, with_faults=True):
+        place = raw.batch.schema.get_field_index("model")
+        batch = raw.batch.set_column(place, "model", clean_names(source, raw.batch.column(place)))
+        bad = _faults_of_answers(batch) | source.faults_of(raw)
         if bad and not options.drop_bad:
-            row = raw.first_row + bad[0]
+            row = min(bad)
             raise VoteError(
-                f"{source.place(row)}: {source.faults[row]}; add --drop-bad to leave out what cannot be read"
+                f"{source.place(raw.first_row + row)}: {bad[row]}; add --drop-bad to leave out what cannot be read"
             )
-        faulty = {*bad}
-        batch = raw.batch.filter(pa.array([row not in faulty for row in range(len(raw.batch))])) if bad else raw.batch
+        if bad:
+            batch = batch.filter(pa.array([row not in bad for row in range(len(batch))]))
         empty = empty and not len(batch)
         yield batch, len(bad)
     if empty:
         raise VoteError(
             f"{source.name}: holds no graded answers" + (f": {left_out(source)}" if source.left_out else "")
         )
+
+
+def _faults_of_answers(batch: Any) -> dict[int, str]:
+    """Return, by position, what is wrong with graded answers whose names are clean."""
+    nameless = pc.equal(batch.column("model"), "")
+    faults = dict.fromkeys(pc.indices_nonzero(nameless).to_pylist(), "model has no name")
+    if "prompt" in batch.schema.names:
+        holds_nul = pc.match_substring(batch.column("prompt"), "\0")
+        faults |= dict.fromkeys(pc.indices_nonzero(holds_nul).to_pylist(), HOLDS_NUL)
+    return faults
 
 
 def _notes(source: Source, marked: int) -> Iterator[str]:

@@ -30,6 +30,7 @@ from p2l.votes.rows import RawBatch, Source
 
 _ROW_KEYS = ("data", "rows", "items", "votes", "annotations", "results", "examples")
 """Keys under which exports hold their rows, beside keys that describe them."""
+_MODEL_COLUMNS = frozenset({"model", "model_a", "model_b"})
 _BLOCK_BYTES = 8 << 20
 _SAMPLE_BYTES = 64 << 20
 _MAX_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
@@ -42,14 +43,20 @@ _LEVELS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 def open_jsonl(path: TableFile) -> Source:
     """Open JSON lines; the columns are the keys of the first thousand lines."""
     names: dict[str, None] = {}
+    first_fault = ""
     with _open_text(path) as file:
         for number in range(1, 1001):
             line = file.readline(MAX_LINE_BYTES + 1)
             _check_length(path, number, len(line))
             if line.strip():
-                names.update(dict.fromkeys(_parse(path, number, line)))
+                try:
+                    names.update(dict.fromkeys(_parse(line)))
+                except RowError as error:
+                    first_fault = first_fault or f"{path}: line {number}: {error}"
             if not line or file.tell() > _SAMPLE_BYTES:
                 break
+    if first_fault and not names:
+        raise VoteError(first_fault)
     faults: dict[int, str] = {}
     return Source(str(path), list(names), partial(_read, path, faults), unit="line", faults=faults)
 
@@ -60,7 +67,7 @@ def _read(
     """Yield the rows; a line with a value that cannot be read is null there, and a fault."""
     parser = _ArrowParser(path)
     for line, block in _blocks(path):
-        for batch, first in parser.parse(block, line) or _parse_with_python(path, faults, block, line, columns):
+        for batch, first in parser.parse(block, line) or _parse_with_python(faults, block, line, columns):
             if columns is not None:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
             starts = range(0, len(batch), batch_size)
@@ -132,7 +139,17 @@ class _ArrowParser:
                 return None
             self._schema = table.schema
             self._fields = keys
-        return [RawBatch(table.combine_chunks().to_batches()[0], line)] if len(table) == lines else None
+        # Arrow reads lists of several nulls, and nothing else, with too few values.
+        is_whole = len(table) == lines and _is_sound(table)
+        return [RawBatch(table.combine_chunks().to_batches()[0], line)] if is_whole else None
+
+
+def _is_sound(table: Any) -> bool:
+    try:
+        table.validate()
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _check_shape(path: TableFile, block: bytes, line: int) -> tuple[int, bool]:
@@ -174,7 +191,7 @@ def _holds_timestamp(kind: Any) -> bool:
 
 
 def _parse_with_python(
-    path: TableFile, faults: dict[int, str], block: bytes, line: int, columns: Sequence[str] | None
+    faults: dict[int, str], block: bytes, line: int, columns: Sequence[str] | None
 ) -> Iterator[RawBatch]:
     """Parse the block with Python, one batch for each run of lines without a blank one between."""
     numbered = enumerate(block.split(b"\n")[:-1], line)
@@ -182,7 +199,7 @@ def _parse_with_python(
         if filled:
             lines = list(run)
             first = lines[0][0]
-            rows = [_parse(path, number, text) for number, text in lines]
+            rows = [_parsed(faults, number, text) for number, text in lines]
             names = list(dict.fromkeys(name for row in rows for name in row if columns is None or name in columns))
             arrays = [_to_array(faults, first, name, [row.get(name) for row in rows]) for name in names]
             if not names:  # none of the columns that are asked for
@@ -190,17 +207,26 @@ def _parse_with_python(
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
 
 
-def _parse(path: TableFile, number: int, line: bytes) -> dict[str, Any]:
+def _parsed(faults: dict[int, str], number: int, line: bytes) -> dict[str, Any]:
+    """Return the object of a line; one that cannot be read is a fault, and has no keys."""
+    try:
+        return _parse(line)
+    except RowError as error:
+        faults[number] = str(error)
+        return {}
+
+
+def _parse(line: bytes) -> dict[str, Any]:
     try:
         value = parse_json(line)
     except UnicodeDecodeError as error:
-        raise VoteError(f"{path}: line {number}: is not UTF-8 (byte {error.start + 1})") from error
+        raise RowError(f"is not UTF-8 (byte {error.start + 1})") from error
     except ValueError as error:  # a number of 5,000 digits is one too
-        raise VoteError(f"{path}: line {number}: is not JSON: {json_reason(error)}") from error
+        raise RowError(f"is not JSON: {json_reason(error)}") from error
     if not isinstance(value, dict):
-        raise VoteError(f"{path}: line {number}: {no_object(value)}; every line must be an object")
+        raise RowError(f"{no_object(value)}; every line must be an object")
     if any(has_surrogate(name) for name in value):
-        raise VoteError(f"{path}: line {number}: a key holds half of a surrogate pair, which is not text")
+        raise RowError("a key holds half of a surrogate pair, which is not text")
     return value
 
 
@@ -210,6 +236,11 @@ def _to_array(faults: dict[int, str], first: int, name: str, values: list[Any]) 
         if has_surrogate(value):
             faults[first + place] = f"{name} holds half of a surrogate pair, which is not text"
             values[place] = None
+    if name in _MODEL_COLUMNS and any(isinstance(value, str) for value in values):
+        for place, value in enumerate(values):
+            if not isinstance(value, str | None):
+                faults[first + place] = f"{name} is not text"
+                values[place] = None
     if name == "prompt" and any(isinstance(value, list) for value in values):
         values = [[value] if isinstance(value, str) else value for value in values]
     try:

@@ -33,6 +33,9 @@ from p2l.votes.spool import as_type, common_type
 # Faults of votes, looked for in a whole batch at once: reading stops at the first row that has one, checking lists all.
 
 
+HOLDS_NUL = "prompt holds a NUL character, which is not text"
+
+
 class Finding(NamedTuple):
     """One kind of fault and the rows that have it."""
 
@@ -60,7 +63,7 @@ def find_problems(batch: Any, label_names: dict[int, str] | None = None) -> list
         holds_nul = pc.match_substring(prompts.flatten(), "\0")
         if pc.any(holds_nul).as_py():
             rows = np.unique(pc.list_parent_indices(prompts).filter(holds_nul.fill_null(False)).to_numpy())
-            findings.append(Finding("prompt", rows, lambda _: "prompt holds a NUL character, which is not text"))
+            findings.append(Finding("prompt", rows, lambda _: HOLDS_NUL))
     for name in ("model_a", "model_b"):
         if name in columns:
             is_empty = pc.equal(pc.utf8_trim_whitespace(columns[name]), "")
@@ -297,7 +300,7 @@ def _could_be(source: Source, name: str) -> bool:
     column = nearest_of(name, [other for other in source.columns if other not in (*_NAMED, "prompt", "labels")])
     if column is None:
         return False
-    first = next(iter(source.stream([column], _SAMPLE_ROWS)), None)
+    first = next(iter(source.stream([column], _SAMPLE_ROWS, with_faults=True)), None)
     values = [] if first is None else first.batch.column(0).to_pylist()
     if name == "winner":
         return all(value in WINNERS for value in values)
@@ -309,13 +312,13 @@ def scan(
 ) -> Iterator[tuple[VoteBatch, list[Finding]]]:
     """Stream batches in the form of the schema, each with its faults."""
     label_names: dict[int, str] = {}
-    for raw in source.stream(columns, batch_size):
+    for raw in source.stream(columns, batch_size, with_faults=True):
         # A block of JSON lines may lack keys that others have.
         for name in columns if columns is not None else source.columns:
             if name not in raw.batch.schema.names:
                 raw = raw._replace(batch=raw.batch.append_column(name, pa.nulls(len(raw.batch), pa.string())))
         batch, unreadable = normalise(source, raw.batch)
-        unreadable |= {row - raw.first_row: why for row, why in source.faults.items() if row >= raw.first_row}
+        unreadable |= source.faults_of(raw)
         is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
         findings: list[Finding] = []
         if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:

@@ -64,10 +64,18 @@ class Source:
         """Return the words that name one row: `votes.jsonl: line 7`."""
         return f"{self.name}: {self.unit} {row}" if self.places is None else self.places(row)
 
-    def stream(self, columns: Sequence[str] | None, batch_size: int, *, as_texts: bool = False) -> Iterator[RawBatch]:
-        """Yield batches in order, without dictionaries; VoteError where text is too much, or not UTF-8.
+    def faults_of(self, raw: RawBatch) -> dict[int, str]:
+        """Return, by position in a batch that was streamed, why rows cannot be read."""
+        rows = range(raw.first_row, raw.first_row + len(raw.batch)) if self.faults else ()
+        return {row - raw.first_row: self.faults[row] for row in rows if row in self.faults}
 
-        With `as_texts` the cells of CSV stay text, which takes one pass over the file rather than two.
+    def stream(
+        self, columns: Sequence[str] | None, batch_size: int, *, as_texts: bool = False, with_faults: bool = False
+    ) -> Iterator[RawBatch]:
+        """Yield batches in order, without dictionaries; VoteError where text is too much, or a row cannot be read.
+
+        With `as_texts` the cells of CSV stay text, which takes one pass over the file rather than two. With
+        `with_faults` rows that cannot be read are not refused: what they lack is null, and `faults` says why.
         """
         read = self.texts if as_texts and self.texts is not None else self.read
         for raw in read(columns, batch_size):
@@ -86,9 +94,14 @@ class Source:
                         )
                     column = column.dictionary_decode()
                 if not is_valid(column):
-                    rows = (row for row in range(len(column)) if not is_valid(pa.concat_arrays([column.slice(row, 1)])))
-                    raise VoteError(f"{self.place(raw.first_row + next(rows, 0))}: {name} is not UTF-8 text")
+                    valid = [is_valid(pa.concat_arrays([column.slice(row, 1)])) for row in range(len(column))]
+                    wrong = [row for row, is_text in enumerate(valid, raw.first_row) if not is_text]
+                    self.faults.update(dict.fromkeys(wrong, f"{name} is not UTF-8 text"))
+                    column = pc.if_else(pa.array(valid), column, pa.scalar(None, column.type))
                 arrays.append(column)
+            if not with_faults:
+                for position, why in self.faults_of(raw).items():
+                    raise VoteError(f"{self.place(raw.first_row + position)}: {why}")
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), raw.first_row)
 
 

@@ -169,18 +169,26 @@ def normalise(source: Source, batch: Any) -> tuple[Any, dict[int, str]]:
     unreadable: dict[int, str] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name == "prompt":
-            column, unreadable = _turns(source, column)
+            column, faults = _turns(source, column)
+            unreadable |= faults
         elif name in _TEXT_COLUMNS:
             if not (is_text(column.type) or pa.types.is_null(column.type)):
-                raise VoteError(f"{source.name}: column {name!r} holds {column.type}; it must hold text")
+                unreadable |= _filled(column, f"column {name!r} holds {column.type}; it must hold text")
+                column = pa.nulls(len(column))
             column = column.cast(pa.string())
             if name != "winner":
-                column = _clean_names(source, column)
+                column = clean_names(source, column)
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names), unreadable
 
 
-def _clean_names(source: Source, column: Any) -> Any:
+def _filled(column: Any, why: str) -> dict[int, str]:
+    """Return a reason for each row that has a value."""
+    return dict.fromkeys(np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist(), why)
+
+
+def clean_names(source: Source, column: Any) -> Any:
+    """Return names of models, a column of text, as people see them; `spellings` of the source tells what changed."""
     encoded = column.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     cleaned = [clean_name(name) for name in names]
@@ -207,7 +215,8 @@ def _turns(source: Source, column: Any) -> tuple[Any, dict[int, str]]:
         return column.cast(pa.list_(pa.string())), {}
     if is_list and pa.types.is_struct(kind.value_type):
         return _parsed(column.to_pylist())
-    raise VoteError(f"{source.name}: column 'prompt' holds {kind}; it must hold text or a list of the user's turns")
+    why = f"column 'prompt' holds {kind}; it must hold text or a list of the user's turns"
+    return pa.nulls(len(column), pa.list_(pa.string())), _filled(column, why)
 
 
 def _parsed(prompts: Sequence[Any]) -> tuple[Any, dict[int, str]]:

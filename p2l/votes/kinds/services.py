@@ -246,17 +246,19 @@ def _langfuse_joined(sample: Sample) -> Iterator[Record]:
     """Yield the scores of an exported folder, with what the observations in it tell of the answers."""
     answers: dict[Any, Row] = {}
     for name in _langfuse_files(sample, "observations"):
-        for _, row, _ in sample.rows_of(name):
+        for place, row, fault in sample.rows_of(name):
+            if fault:
+                yield Record(place, {}, fault)
             observation = _in_camel_case(row)
             if first_of(observation, _FIRST_MODEL) is not None:
                 kept = {field: observation.get(field) for field in (*_FIRST_MODEL, "input", *_COSTS)}
                 answers[observation.get("id")] = kept
                 answers.setdefault(observation.get("traceId"), kept)
     for name in _langfuse_files(sample, "scores"):
-        for place, row, _ in sample.rows_of(name):
+        for place, row, fault in sample.rows_of(name):
             score = _in_camel_case(row)
             answer = answers.get(score.get("observationId")) or answers.get(score.get("traceId")) or {}
-            yield Record(place, {**score, **answer, "p2l_observation": bool(answer)})
+            yield Record(place, {**score, **answer, "p2l_observation": bool(answer)}, fault)
 
 
 def _in_camel_case(row: Row) -> Row:
