@@ -69,7 +69,7 @@ class VotesOnPrompts:
         """
         kept, count = self.kept, len(self.kept.models)
         member = self._membership(rows) if known is None else known.astype(np.float64)
-        memberships = member[:, None] if member.all() else np.stack([member, 1.0 - member], axis=1)
+        memberships = member[:, None] if (member == 1.0).all() else np.stack([member, 1.0 - member], axis=1)
         boards = fit_likely_groups(
             kept.labels, kept.weights, memberships[kept.prompt], kept.prompt, count, self.likelihood
         )

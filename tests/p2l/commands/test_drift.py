@@ -225,10 +225,10 @@ def test_a_model_has_not_drifted_from_itself(pair: tuple[Path, Path, Path]) -> N
     assert {(cell.change, cell.p, cell.verdict) for cell in cells} == {(0.0, 1.0, "")}
 
 
-def write_kept(folder: Path, votes: list[dict[str, Any]]) -> str:
-    """Give a model folder these votes, as training does at its end."""
-    columns = ("prompt", "model_a", "model_b", "winner")
-    rows: list[dict[str, object]] = [{name: row[name] for name in columns} for row in votes]
+def write_kept(folder: Path, votes: list[dict[str, Any]], *columns: str) -> str:
+    """Give a model folder these votes with these columns too, as training does at its end."""
+    names = ("prompt", "model_a", "model_b", "winner", *columns)
+    rows: list[dict[str, object]] = [{name: row[name] for name in names} for row in votes]
     file = write_votes(folder.with_name(f"{folder.name}.jsonl"), rows)
     with open_votes(str(file), model_list=sorted(MODELS)) as store:
         write_posterior(folder, store, torch.device("cpu"), weighted=False)
@@ -265,24 +265,35 @@ def test_votes_behind_two_models_tell_a_fall_on_one_topic_in_full(
     assert "1,800 of 1,800 votes before and 1,800 of 1,800 votes after" in text
 
 
-def test_votes_that_hold_the_column_need_no_prompt_of_theirs_asked(
-    pair: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    """Prompts of no vote are asked about, and their places tell nothing: the votes' own column does."""
-    rows = vote_rows(3600)
-    columns = ("prompt", "model_a", "model_b", "winner", "topic")
+def cells_of_strange_prompts(
+    pair: tuple[Path, Path, Path], tmp_path: Path, seed: int, *columns: str
+) -> list[DriftCell]:
+    """Changes between votes that keep these columns, asked about prompts of no vote, whose places tell nothing."""
+    rows = vote_rows(3600, seed=seed)
     folders = []
     for number, half in enumerate((rows[:1800], rows[1800:])):
         folder = Path(shutil.copytree(pair[0], tmp_path / f"side-{number}"))
-        file = write_votes(tmp_path / f"{number}.jsonl", [{name: row[name] for name in columns} for row in half])
-        with open_votes(str(file), model_list=sorted(MODELS)) as store:
-            write_posterior(folder, store, torch.device("cpu"), weighted=False)
-        folders.append(str(folder))
+        folders.append(write_kept(folder, half, *columns))
     asked: list[dict[str, object]] = [{"prompt": f"other {n}", "topic": TOPICS[n % 3]} for n in range(90)]
     prompts = str(write_votes(tmp_path / "asked.jsonl", asked))
-    cells = judge(drift_of_models(*folders, prompts, by=["topic"]).measured, level=0.95, fdr=0.05)
+    return judge(drift_of_models(*folders, prompts, by=["topic"]).measured, level=0.95, fdr=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_votes_that_hold_the_column_need_no_prompt_of_theirs_asked(
+    pair: tuple[Path, Path, Path], tmp_path: Path, seed: int
+) -> None:
+    cells = cells_of_strange_prompts(pair, tmp_path, seed, "topic")
     assert ("fell", "cat", "sql") in {(cell.verdict, cell.model, cell.category) for cell in cells}
     assert not any(cell.verdict for cell in cells if cell.category in ("poetry", "law"))
+
+
+def test_where_nothing_tells_the_category_of_votes_no_change_is_found_in_it(
+    pair: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    cells = cells_of_strange_prompts(pair, tmp_path, 0)
+    assert {(cell.verdict, cell.model, cell.category) for cell in cells if cell.verdict} == {("fell", "cat", "all")}
+    assert all(cell.upper - cell.lower > 1000 for cell in cells if cell.category in TOPICS)
 
 
 def test_a_model_that_goes_on_learning_is_compared_by_its_new_votes(
