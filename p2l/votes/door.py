@@ -294,7 +294,7 @@ def read_frame(
 ) -> pd.DataFrame:
     """Return those of `columns` that a table, or a file of graded answers of any kind, has: all rows at once.
 
-    Rows that cannot be read are refused, or with `drop_bad` left out.
+    Rows that cannot be read are refused, or with `drop_bad` counted in `left_out` of the source.
     """
     import pandas as pd
 
@@ -305,6 +305,7 @@ def read_frame(
     batches = []
     for raw in source.stream(names, _BATCH_ROWS, with_faults=drop_bad):
         bad = source.faults_of(raw)
+        source.left_out.update(["cannot be read"] * len(bad))
         batches.append(raw.batch.filter(pa.array([row not in bad for row in range(len(raw.batch))])))
     schema = common_schema(list(dict.fromkeys(batch.schema for batch in batches)))
     frames: list[pd.DataFrame] = [conform(batch, schema).to_pandas() for batch in batches]

@@ -67,7 +67,7 @@ def import_votes(
     with tempfile.TemporaryDirectory(prefix="p2l-votes-") as folder:
         opened = _open_all(paths, options, Path(folder))
         if opened.gives == "scores" and options.as_votes:
-            opened = votes_of_source(opened, ScoreOptions())
+            opened = votes_of_source(opened, ScoreOptions(), drop_bad=options.drop_bad)
         renames = {} if options.rename is None else read_renames(options.rename)
         return _write(_called(opened, renames), output, options)
 

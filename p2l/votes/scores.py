@@ -51,13 +51,13 @@ class ScoreVotes(NamedTuple):
     averaged: int  # answers that were graded several times, and count with their mean
 
 
-def votes_of_source(source: Source, options: ScoreOptions | None = None) -> Source:
+def votes_of_source(source: Source, options: ScoreOptions | None = None, *, drop_bad: bool = False) -> Source:
     """Return the votes that graded answers make, as a source that can be read any number of times."""
     made: list[ScoreVotes] = []
 
     def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
         if not made:
-            made.append(votes_of_scores(source, options or ScoreOptions()))
+            made.append(votes_of_scores(source, options or ScoreOptions(), drop_bad=drop_bad))
         batch = made[0].batch
         chosen = batch if columns is None else batch.select([name for name in columns if name in batch.schema.names])
         yield from numbered(chosen.slice(start, batch_size) for start in range(0, len(chosen), batch_size))

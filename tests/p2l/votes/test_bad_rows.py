@@ -124,3 +124,12 @@ def test_lists_of_nulls_alone_are_read(tmp_path: Path) -> None:
     with open_votes(tmp_path / "v.jsonl") as votes:
         assert len(votes) == 3
     assert [row["model_version"] for row in imported(tmp_path / "v.jsonl")] == [[None, None]] * 3
+
+
+def test_votes_of_grades_leave_out_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grades = [{"question": "Q", "model": model, "score": score} for model, score in (("ant", 1), ("bee", 0))]
+    (tmp_path / "s.jsonl").write_bytes(lines(*grades) + b'{"question"\n')
+    with pytest.raises(VoteError, match=r"s\.jsonl: line 3: is not JSON"):
+        imported(tmp_path / "s.jsonl", "--as", "votes")
+    assert len(imported(tmp_path / "s.jsonl", "--as", "votes", "--drop-bad")) == 1
+    assert "left out: 1 record (cannot be read)" in capsys.readouterr().out
