@@ -26,7 +26,7 @@ from p2l.common.files import atomic_path, parse_json
 from p2l.leaderboard.board import Leaderboard
 from p2l.leaderboard.newton import Prior
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models, distinct, every_sum, regrouped, split_keys
-from p2l.votes.lake import Lake
+from p2l.votes.lake import COUNTS, Lake
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -197,7 +197,7 @@ class Starts:
 
     def __init__(self, lake: Lake | None = None, facts: Any = None) -> None:
         """Read those that the last run of the same kind, which `facts` tell, has kept."""
-        self._lake, self._path = lake, f"_counts/{digest_of(['starts', facts])}.json"
+        self._lake, self._path = lake, f"{COUNTS}/{digest_of(['starts', facts])}.json"
         self._likelihood: str | None = None
         self._coefs: dict[tuple[str, str], tuple[dict[str, float], float | None]] = {}
         self._boards: list[tuple[str, str, Leaderboard]] = []

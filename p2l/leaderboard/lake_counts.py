@@ -28,7 +28,7 @@ from p2l.common.errors import VoteError
 from p2l.leaderboard.counts import NO_PERIOD, Counts, Floats, Group, Ints, digest_of, mark_of, marked
 from p2l.leaderboard.history import parse_over
 from p2l.leaderboard.pair_tables import are_keys, every_sum, regrouped, split_keys
-from p2l.votes.lake import DAY, NO_DAY, Lake, Part
+from p2l.votes.lake import COUNTS, DAY, NO_DAY, Lake, Part
 from p2l.votes.schema import WINNERS, name_lookup, numbers
 
 # Arrays of a batch stay in the cache, and the allocator keeps their pages.
@@ -51,7 +51,7 @@ class Spec(NamedTuple):
     @property
     def file(self) -> str:
         """The file of a lake that keeps it."""
-        return f"_counts/{digest_of([_VERSION, *self])}.parquet"
+        return f"{COUNTS}/{digest_of([_VERSION, *self])}.parquet"
 
     @property
     def new_file(self) -> str:

@@ -35,6 +35,8 @@ NO_DAY = -1  # of votes without a time
 _MARK = "_lake.json"
 _NEW = ".new"  # ends the name of a file until it is complete
 _COMMITS = "_commits"
+COUNTS = "_counts"
+"""Folder of what leaderboards have counted, which follows from the votes."""
 _WAITING_BYTES = 128 << 20  # of votes that wait to be written together
 _GROUP_ROWS = 1 << 20
 _MAX_COMMIT_BYTES = 64 << 20

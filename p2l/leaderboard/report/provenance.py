@@ -21,6 +21,7 @@ from typing import Any
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
 from p2l.common.version import __version__
+from p2l.votes.lake import COUNTS
 
 META = "p2l-provenance"
 """Name of the element of a page, and key of an object of JSON, that holds it."""
@@ -99,11 +100,25 @@ class Provenance:
         ]
 
 
+def _rounded(value: Any) -> Any:
+    """Return data with numbers of nine digits: a fit that begins elsewhere, as in a lake, ends in other last bits."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {name: _rounded(entry) for name, entry in value.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
+
+
 def digest_of(path: Path) -> str | None:
-    """Return the SHA-256 of a file, or of the names and contents of a folder's files; None for anything else."""
+    """Return the SHA-256 of a file, or of the names and contents of a folder's files; None for anything else.
+
+    What leaderboards keep in a lake is left out: they write it themselves.
+    """
     if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        names = [file.relative_to(path) for file in files]
         digests = (
-            f"{file.relative_to(path)} {digest_of(file)}\n" for file in sorted(path.rglob("*")) if file.is_file()
+            f"{name} {digest_of(file)}\n" for name, file in zip(names, files, strict=True) if COUNTS not in name.parts
         )
         return hashlib.sha256("".join(digests).encode()).hexdigest()
     if not path.is_file():
@@ -218,7 +233,8 @@ def verify(path: Path, votes: str, made_again: Callable[[], str]) -> str:
     content, again = path.read_text(encoding="utf-8"), made_again()
     if path.suffix.lower() == ".json":
         before, now = (
-            json.dumps(parse_json(text), indent=1, ensure_ascii=False).splitlines() for text in (content, again)
+            json.dumps(_rounded(parse_json(text)), indent=1, ensure_ascii=False).splitlines()
+            for text in (content, again)
         )
     else:
         before, now = texts_of(content), texts_of(again)

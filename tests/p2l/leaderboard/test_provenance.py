@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from p2l.commands.leaderboard import main
+from p2l.commands.votes import main as votes_command
 from p2l.common.errors import InputError
 from tests.conftest import write_votes
 
@@ -84,3 +85,13 @@ def test_other_votes_and_pages_of_strangers_are_refused(
             verify(page, votes, capsys)
     with pytest.raises(InputError, match="goes with --votes FILE"):
         main(["--verify", str(page)])
+
+
+def test_a_lake_gives_its_page_again_though_boards_keep_counts_in_it(
+    votes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake, page = tmp_path / "lake", tmp_path / "board.json"
+    votes_command(["lake", str(votes), "--output", str(lake)])
+    main(["--votes", str(lake), "--quiet", "--output", str(page)])
+    assert list((lake / "_counts").iterdir())
+    assert "are those that lake gives" in verify(page, lake, capsys)

@@ -58,6 +58,8 @@ def file(folder: Path, name: str, *tables: Any) -> Path:
 def board(*words: object, output: Path) -> list[dict[str, Any]]:
     leaderboard.main([*map(str, words), "--quiet", "--output", str(output)])
     rows: list[dict[str, Any]] = json.loads(output.read_text(encoding="utf-8"))
+    for one in [rows, *rows["periods"]] if isinstance(rows, dict) else rows:
+        one.pop("p2l-provenance", None)  # names the votes file
     for one in rows["periods"] if isinstance(rows, dict) else rows:
         one["effects"].sort(key=lambda effect: (effect["name"], effect["role"]))  # texts are in the order of votes
     return rows
