@@ -157,7 +157,8 @@ def _ask(
     from p2l.votes.reading import read_votes
 
     keep_states(model.model.model)  # prompts are read twice: for coefficients, and for their place among the votes'
-    predictions, inputs, rows, number = [], [], dict[int, list[Ints]](), 0
+    predictions, inputs, number = [], [], 0
+    rows: dict[int, list[Ints]] = {}
     names = list(dict.fromkeys(["prompt", *groups.bases.values()]))
     with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
         for batch in read_votes(source, columns=names, batch_size=_PROMPTS_AT_ONCE):

@@ -53,5 +53,6 @@ def test_preferences_train_a_model_that_knows_who_is_best_at_what(command: Comma
     for task, best_first in planted().items():
         prompts = sorted({words[0] for words, name in zip(turns, tasks, strict=True) if name == task})
         found = model.predict([[prompt] for prompt in prompts])
-        board = aggregate(found.coefs, found.eta, likelihood="grk", models=model.model_list, intervals=None)
+        said_by = {"likelihood": model.likelihood.name, "models": model.model_list, "intervals": None}
+        board = aggregate(found.coefs, found.eta, found.gamma, **said_by)
         assert [model.model_list[place] for place in np.argsort(-board.coefs)] == best_first, task

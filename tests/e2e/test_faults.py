@@ -182,7 +182,9 @@ def test_a_file_that_was_cut_off_is_read_whole_or_refused_in_one_line(
     assert run("votes", "import", votes_file, "--output", whole, "--quiet")[0] == 0
     content = whole.read_bytes()
     torn = tmp_path / f"torn.{ending}"
-    torn.write_bytes(content[: int(len(content) * share)])
+    kept = content[: int(len(content) * share)]
+    # A line of CSV that is cut off within its last cell cannot be told from a whole one.
+    torn.write_bytes(kept.rpartition(b",")[0].rpartition(b",")[0] if ending == "csv" else kept)
     with pytest.raises(InputError) as caught:
         count_of(torn)
     assert "\n" not in str(caught.value)

@@ -97,7 +97,7 @@ def test_a_workbook_holds_groups_beside_each_other_and_the_history(votes: Path, 
 
 
 def test_by_and_over_print_the_groups_and_then_the_history(votes: Path, capsys: Any) -> None:
-    run(votes, "--by", "language", "--over", "month")
+    run(votes, "--by", "language", "--over", "month", "--verbose")
     printed = capsys.readouterr().out
     headings = [line for line in printed.splitlines() if "likelihood" in line]
     assert headings[0].startswith("all: 400 votes")
