@@ -78,7 +78,8 @@ def main() -> None:
     ratios = [with_torch / light for light, with_torch in zip(*medians.values(), strict=True)]
     print(f"| ratio | {ratios[0]:.1f} | {ratios[1]:.1f} | {ratios[2]:.1f} | |\n")
     votes = public_sample(2500, seed=0)
-    prompts = list(dict.fromkeys(votes.column("prompt").to_pylist()))[: flags.prompts]
+    different = dict.fromkeys(tuple(turns) for turns in votes.column("prompt").to_pylist())
+    prompts = [list(turns) for turns in different][: flags.prompts]
     light = P2L.public().predict(prompts).coefs
     exact = P2L.from_pretrained(public_folder(), dtype="float32").predict(prompts).coefs
     ranks = [float(spearmanr(*rows).statistic) for rows in zip(light, exact, strict=True)]
