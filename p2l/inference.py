@@ -339,6 +339,8 @@ class P2L:
     def inputs(self, prompts: Sequence[Prompt], *, max_batch_tokens: int = 32_768) -> Floats:
         """Return what tells prompts apart (n, F): a reader's inputs, the hidden states of any other backbone."""
         encoded = self.encode([check_turns(prompt, number) for number, prompt in enumerate(prompts)])
+        if isinstance(self._network, LightReader):
+            return self._network.inputs(encoded)
         import torch
 
         packed = _packs(self.model)
@@ -352,17 +354,32 @@ class P2L:
             order += rows
         return np.concatenate(parts)[np.argsort(order)]
 
+    def keep_states(self) -> None:
+        """Look up what a frozen encoder said of prompts before, in the file that training uses, and keep what is new.
+
+        For prompts that are read more than once. Other models have nothing to look up.
+        """
+        if isinstance(self._network, LightReader):
+            self._network.keep_states()
+            return
+        from p2l.model.reader import keep_states
+
+        keep_states(self._network.model)
+
     def mean_variances(self, inputs: Floats) -> Floats:
         """Return the variance (R,) of each component's mean over prompts, by their `inputs` (n, F).
 
         The covariance of the mean of the prompts' true coefficients is basis @ diag(variances) @ basis.T. InputError
         for a model without posterior.
         """
-        if self.model.posterior is None:
+        posterior = self._network.posterior
+        if posterior is None:
             raise InputError(NO_POSTERIOR)
+        if isinstance(self._network, LightReader):
+            return to_numpy(posterior.mean_variances(inputs))
         import torch
 
-        return to_numpy(self.model.posterior.mean_variances(torch.from_numpy(inputs).to(self.device)))
+        return to_numpy(posterior.mean_variances(torch.from_numpy(inputs).to(self.device)))
 
     def answer(self, encoded: Sequence[Encoding], *, max_batch_tokens: int = 32_768) -> Prediction:
         """Predict encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""

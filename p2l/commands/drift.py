@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common import cli
-from p2l.common.cli import need, parser, positive, print_note, run
+from p2l.common.cli import need_to_read, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     args = build_parser().parse_args(argv)
     args.by = args.by or []
     if args.a is not None or args.clusters is not None:
-        need("torch")  # before what comes with the extra of votes alone
+        need_to_read()  # before what comes with the extra of votes alone
     _check(args)
     if args.follow is not None:
         return _follow(args)

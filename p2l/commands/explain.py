@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common import cli
-from p2l.common.cli import amount, nearest, need, parser, positive, run
+from p2l.common.cli import amount, nearest, need_to_read, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.text_table import add_rows_flag, rows_to_print
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     if args.answers is None:
-        need("torch")  # before what comes with the extra of votes alone
+        need_to_read()  # before what comes with the extra of votes alone
     _check(args)
     from p2l.insight.explain_report import explanation_text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common import cli
-from p2l.common.cli import counted, listed, nearest, need, parser, positive, run
+from p2l.common.cli import counted, listed, nearest, need, need_to_read, parser, positive, run
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
 from p2l.common.program import Parser
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(_verified(args))
         return
     if args.model is not None:
-        need("torch")  # before what comes with the extra of votes alone
+        need_to_read()  # before what comes with the extra of votes alone
     _check(args)
     if args.counts_only:
         from p2l.leaderboard.sources import write_counts_of

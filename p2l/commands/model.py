@@ -52,7 +52,9 @@ def init_parser() -> ArgumentParser:
     group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000; reader: 20000)")
     group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
     cli.add_encoder(
-        group, "reader: a sentence encoder, folder or hub id, or none (default: MiniLM of p2l[encoder] if installed)"
+        group,
+        "reader: a sentence encoder, folder or hub id, multilingual (p2l[multilingual]), or none (default: MiniLM of "
+        "p2l[encoder] if installed)",
     )
     return flags
 

@@ -153,10 +153,9 @@ def _ask(
     model: P2L, source: Source, groups: Groups, *, quiet: bool
 ) -> tuple[list[Any], npt.NDArray[np.float32], dict[int, Ints]]:
     """Return coefs (N, M), eta, gamma and familiarity ((N,) or None), inputs (N, F) of N prompts, and groups' rows."""
-    from p2l.model.reader import keep_states
     from p2l.votes.reading import read_votes
 
-    keep_states(model.model.model)  # prompts are read twice: for coefficients, and for their place among the votes'
+    model.keep_states()  # prompts are read twice: for coefficients, and for their place among the votes'
     predictions, inputs, number = [], [], 0
     rows: dict[int, list[Ints]] = {}
     names = list(dict.fromkeys(["prompt", *groups.bases.values()]))

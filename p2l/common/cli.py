@@ -120,6 +120,12 @@ def need(*packages: str) -> None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
+def need_to_read() -> None:
+    """Raise ModuleNotFoundError where nothing is installed that reads prompts: torch, or OpenVINO for readers."""
+    if importlib.util.find_spec("openvino") is None:
+        need("torch")
+
+
 def _extra_of(package: str, raised: TracebackType | None) -> str:
     """Return the extra that brings a package, of several the one that brings all that the command needs."""
     frames = [frame.f_globals for frame, _ in traceback.walk_tb(raised)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import math
 import os
@@ -44,6 +45,19 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
         else:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+@functools.cache
+def user_cache(name: str) -> Path:
+    """Return the folder `name` in the cache of this user (`P2L_CACHE`), or a temporary one where none can be."""
+    folder = Path(os.environ.get("P2L_CACHE") or "~/.cache/p2l").expanduser() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:  # no home, or one that is read-only
+        pass
+    return Path(tempfile.mkdtemp(prefix=f"p2l-{name}-"))
 
 
 STDOUT = "-"  # the output that users name for stdout

@@ -61,10 +61,9 @@ def ask(
     """
     from p2l.batch_inference.prompts import as_turns, open_prompts
     from p2l.inference import P2L
-    from p2l.model.reader import keep_states
 
     data, p2l = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
-    keep_states(p2l.model.model)  # prompts are read twice: for coefficients, and for their places among the votes'
+    p2l.keep_states()  # prompts are read twice: for coefficients, and for their places among the votes'
     kept, places = p2l.kept_votes, list[Floats]()
     # A file that p2l eval wrote may hold hidden states already, perhaps of another model.
     asks_for_hidden = embeddings == HIDDEN and HIDDEN not in data.source.columns

@@ -70,13 +70,12 @@ def drift_of_models(
     InputError where a model or the prompts cannot be read, or the models cannot be compared.
     """
     from p2l.inference import P2L
-    from p2l.model.reader import keep_states
 
     models = [P2L.from_pretrained(path) for path in (before, after)]
     names = _common(models, before, after)
     asked = _Asked(open_source(prompts), by, quiet=quiet)
     for model in models:
-        keep_states(model.model.model)  # the second model reads what the first one read, where the encoder is the same
+        model.keep_states()  # the second model reads what the first one read, where the encoder is the same
     sides = [_votes_on(model, asked) for model in models]
     notes = _notes({before: models[0], after: models[1]}, names)
     if sides[0] is not None and sides[1] is not None:

@@ -23,6 +23,7 @@ from p2l.model.checkpoint import P2LRecord, check_fit, map_weights, read_model_l
 from p2l.model.encoding import Encoding
 from p2l.model.posterior import Posterior
 from p2l.model.reader_inputs import ReaderConfig, read_config
+from p2l.model.sentence import StateCache, encoder_digest
 
 Floats = npt.NDArray[np.float32]
 _ENCODER = "model.encoder."
@@ -62,10 +63,15 @@ class LightReader:
         shapes = _shapes(config, self.record, len(self.model_list), stored)
         check_fit(folder, shapes, stored)
         self._weights = {name: weights[name].astype(np.float32) for name in shapes if not name.startswith(_ENCODER)}
+        self._cache: StateCache | None = None
         self._encoder = None
+        self._encoder_weights = {
+            name.removeprefix(_ENCODER): part for name, part in weights.items() if name.startswith(_ENCODER)
+        }
         if config.encoder is not None:
-            inner = {name.removeprefix(_ENCODER): part for name, part in weights.items() if name.startswith(_ENCODER)}
-            self._encoder = bert.Bert(inner, config.encoder, pooling=config.pooling, normalise=config.normalise)
+            self._encoder = bert.Bert(
+                self._encoder_weights, config.encoder, pooling=config.pooling, normalise=config.normalise
+            )
 
     @staticmethod
     def open(folder: Path) -> LightReader | None:
@@ -102,13 +108,7 @@ class LightReader:
 
     def outputs(self, encodings: Sequence[Encoding]) -> Outputs:
         """Return what the model says of encoded prompts, those of its `ReaderTokenizer`."""
-        rows = [encoding.features for encoding in encodings if encoding.features is not None]
-        features, known = np.stack(rows)[:, :-1], np.stack(rows)[:, -1]
-        inputs = features
-        if self._encoder is not None:
-            states = self.states([encoding.ids for encoding in encodings])
-            mean, scale = (self._weights[f"model.state_{name}"] for name in ("mean", "scale"))
-            inputs = np.concatenate([(states - mean) * scale, features], axis=1)
+        inputs = self.inputs(encodings)
         hidden: Floats = np.asarray(_gelu(self._linear("model.layer", inputs)) / np.float32(self._config.members))
         if self._config.with_inputs:
             hidden = np.concatenate([inputs, hidden], axis=1)
@@ -118,14 +118,37 @@ class LightReader:
         if self.posterior is None:
             return Outputs(coefs, eta, gamma, hidden, None, None)
         place = self.posterior.place(inputs)
+        known = _features(encodings)[:, -1]
         familiarity = self.posterior.trust(place, known)
         coefs, eta, gamma = self.posterior.shrunk(familiarity, coefs, eta, gamma)
         return Outputs(coefs, eta, gamma, hidden, self.posterior.variances(place, familiarity), familiarity)
 
+    def inputs(self, encodings: Sequence[Encoding]) -> Floats:
+        """Return the inputs (B, F) of encoded prompts: states, words, form, of about unit variance."""
+        features = _features(encodings)[:, :-1]
+        if self._encoder is None:
+            return features
+        states = self.states([encoding.ids for encoding in encodings])
+        mean, scale = (self._weights[f"model.state_{name}"] for name in ("mean", "scale"))
+        return np.concatenate([(states - mean) * scale, features], axis=1)
+
     def states(self, tokens: Sequence[npt.NDArray[np.int64]]) -> Floats:
         """Return the encoder's states (B, D) of prompts by their tokens, rounded as those that training looks up."""
+        states = self._read(tokens) if self._cache is None else self._cache.states(tokens, self._read)
+        return states.astype(np.float32)
+
+    def keep_states(self) -> None:
+        """Look up states that were computed before, by training too, and keep those that are new."""
+        config = self._config
+        if self._encoder is not None and config.frozen and self._cache is None:
+            digest = encoder_digest(
+                config.pooling, normalise=config.normalise, weights=self._encoder_weights, rounded=False
+            )
+            self._cache = StateCache.open(digest, len(self._weights["model.state_mean"]))
+
+    def _read(self, tokens: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.float16]:
         assert self._encoder is not None
-        return self._encoder.states(tokens).astype(np.float16).astype(np.float32)
+        return self._encoder.states(tokens).astype(np.float16)
 
     def _linear(self, name: str, x: Floats) -> Floats:
         return np.asarray(x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"])
@@ -138,6 +161,11 @@ class LightReader:
         if f"{name}.1.weight" in self._weights:
             return self._linear(f"{name}.1", inner)
         return self._linear(f"{name}.2", _gelu(inner))
+
+
+def _features(encodings: Sequence[Encoding]) -> Floats:
+    """Return the features of encoded prompts (B, F + 1), the share of known words last."""
+    return np.stack([encoding.features for encoding in encodings if encoding.features is not None])
 
 
 def _gelu(x: Floats) -> Floats:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +37,7 @@ from p2l.model.checkpoint import load_weights, read_object
 from p2l.model.encoding import Encoding
 from p2l.model.heads import Float32Linear
 from p2l.model.reader_inputs import MAX_ENCODER_TOKENS, ReaderConfig, ReaderTokenizer, read_config
-from p2l.model.sentence import StateCache, key_of, pooling_of
+from p2l.model.sentence import StateCache, encoder_digest, pooling_of
 from p2l.model.tfidf import TfidfTokenizer
 
 Floats = npt.NDArray[np.float32]
@@ -159,16 +158,9 @@ class ReaderBackbone(nn.Module):
         else:
             lengths = batch["attention_mask"].sum(1).tolist()
             tokens = [row[:length] for row, length in zip(ids, lengths, strict=True)]
-        keys = [key_of(ids) for ids in tokens]
-        known = self.cache.get(keys)
-        missing = [row for row, state in enumerate(known) if state is None]
-        if missing:
-            new = self.read([tokens[row] for row in missing], batch["features"].device)
-            self.cache.put([keys[row] for row in missing], new)
-            for row, state in zip(missing, new, strict=True):
-                known[row] = state
-        rows = np.stack([state for state in known if state is not None])
-        return torch.from_numpy(rows).to(batch["features"].device).float()
+        device = batch["features"].device
+        rows = self.cache.states(tokens, functools.partial(self.read, device=device))
+        return torch.from_numpy(rows).to(device).float()
 
     def read(self, tokens: Sequence[npt.NDArray[np.int64]], device: torch.device) -> npt.NDArray[np.float16]:
         """Return the encoder's states (N, D) of prompts, given by their tokens, in a few passes."""
@@ -229,11 +221,13 @@ class ReaderBackbone(nn.Module):
     def fingerprint(self) -> str:
         """Return the digest of encoder, pooling and precision, on which a state depends beside the tokens."""
         assert self.encoder is not None
-        rounded = " bfloat16" if self._precision == "bfloat16" else ""
-        digest = hashlib.blake2b(f"{self.config.pooling} {self.config.normalise}{rounded}".encode(), digest_size=12)
-        for name, tensor in sorted(self.encoder.state_dict().items()):
-            digest.update(name.encode() + tensor.detach().cpu().half().numpy().tobytes())
-        return digest.hexdigest()
+        weights = {name: tensor.cpu().numpy() for name, tensor in self.encoder.state_dict().items()}
+        return encoder_digest(
+            self.config.pooling,
+            normalise=self.config.normalise,
+            weights=weights,
+            rounded=self._precision == "bfloat16",
+        )
 
 
 def empty(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
@@ -271,8 +265,8 @@ def assemble(
     directions = scaling["projection"].shape[1]
     form = len(scaling["mean"]) - directions
     backbone = ReaderBackbone(replace(config, directions=directions, form=form, **keys), network)
-    length = config.max_position_embeddings
-    return backbone, ReaderTokenizer(words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length)
+    sizes = {"vocab_size": config.vocab_size, "max_length": config.max_position_embeddings}
+    return backbone, ReaderTokenizer(words, scaling, tokenizer, prefix=config.prefix, **sizes)
 
 
 def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, nn.Module | None, Any]:
@@ -297,6 +291,7 @@ def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, 
         encoder=network.config.to_diff_dict() | {"model_type": content["model_type"]},  # type: ignore[union-attr, operator]
         pooling=pooling.kind,
         normalise=pooling.normalise,
+        prefix=pooling.prefix,
         frozen=frozen,
         max_position_embeddings=min(positions, pooling.max_length or MAX_ENCODER_TOKENS, MAX_ENCODER_TOKENS),
     )

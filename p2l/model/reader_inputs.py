@@ -42,6 +42,8 @@ class ReaderConfig:
     """config.json of the encoder."""
     pooling: str = "mean"
     normalise: bool = False
+    prefix: str = ""
+    """What the encoder sees in front of each prompt."""
     frozen: bool = True
     """Whether training leaves the encoder as it is."""
     max_position_embeddings: int = MAX_ENCODER_TOKENS
@@ -82,7 +84,14 @@ class ReaderTokenizer(PromptTokenizer):
     cls_token_id = 0
 
     def __init__(
-        self, words: TfidfTokenizer, scaling: Mapping[str, Floats], tokenizer: Any, *, vocab_size: int, max_length: int
+        self,
+        words: TfidfTokenizer,
+        scaling: Mapping[str, Floats],
+        tokenizer: Any,
+        *,
+        vocab_size: int,
+        max_length: int,
+        prefix: str = "",
     ) -> None:
         """Take words, their `projection` (V, K) with `mean` and `scale` of all features, and the encoder's tokens."""
         self.words, self.scaling = words, scaling
@@ -95,7 +104,9 @@ class ReaderTokenizer(PromptTokenizer):
             # The tokens that the encoder expects before and after a text.
             whole, body = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
             start = next((n for n in range(len(whole)) if whole[n : n + len(body)] == body), 0)
-            self._first = np.array(whole[:start], dtype=np.int64)
+            # A prefix ends where a word does, so that its tokens and those of a text are the tokens of both.
+            before = tokenizer.encode(prefix.rstrip(), add_special_tokens=False).ids
+            self._first = np.array(whole[:start] + before, dtype=np.int64)
             self._last = np.array(whole[start + len(body) :], dtype=np.int64)
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
@@ -182,7 +193,9 @@ def load(folder: Path, *, max_length: int | None, **_: str | None) -> ReaderToke
                 tokenizer = Tokenizer.from_file(str(tokens_file))
         except Exception as error:  # the library raises Exception itself
             raise CheckpointError(f"{tokens_file}: missing or damaged ({error}); copy the folder again") from error
-    return ReaderTokenizer(words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length)
+    return ReaderTokenizer(
+        words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length, prefix=config.prefix
+    )
 
 
 def read_config(folder: Path) -> ReaderConfig:

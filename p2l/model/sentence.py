@@ -5,7 +5,7 @@ mean.
 
 A state is computed once and kept in a file for each encoder, under the digest of its tokens: `P2L_CACHE` names the
 folder (by default `~/.cache/p2l`), which holds at most `P2L_CACHE_MB` megabytes for each encoder (2,000; 0: none).
-Training, `p2l drift` and `p2l explain` read and write it.
+Training, `p2l drift`, `p2l explain` and boards of a file of prompts read and write it.
 
 Shapes: N prompts, D width of a state.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,11 @@ _PACKAGE_DIGESTS = {
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
 NO_ENCODER = "none"
+MULTILINGUAL = "multilingual"
+"""The encoder of the extra of that name."""
 MODULES_FILE = "modules.json"
+LENGTH_FILE = "sentence_bert_config.json"
+DEFAULTS_FILE = "config_sentence_transformers.json"
 _KEY_BYTES = 16
 _POOLING_KINDS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
 Floats = npt.NDArray[np.float32]
@@ -50,28 +54,32 @@ def packaged_encoder() -> Path | None:
     folder = Path(spec.origin).parent / "model"
     if not (folder / "model.safetensors").is_file():
         raise InputError(f"{folder}: the package {PACKAGE} is incomplete; install it again")
-    check_digests(folder, _PACKAGE_DIGESTS)
+    check_digests(folder, _PACKAGE_DIGESTS, PACKAGE)
     return folder
 
 
-def check_digests(folder: Path, digests: Mapping[str, str]) -> None:
+def check_digests(folder: Path, digests: Mapping[str, str], package: str) -> None:
     """Raise InputError for a file of a package that has another SHA-256 than is known of it, or cannot be read."""
     for name, expected in digests.items():
         try:
             digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError as error:
-            raise InputError(f"{folder / name}: cannot be read; install {PACKAGE} again") from error
+            raise InputError(f"{folder / name}: cannot be read; install {package} again") from error
         if digest != expected:
             raise InputError(
-                f"{folder / name}: has the SHA-256 {digest}, not {expected}; install {PACKAGE} again, "
+                f"{folder / name}: has the SHA-256 {digest}, not {expected}; install {package} again, "
                 "or name the folder as the encoder to use it as it is"
             )
 
 
 def find_encoder(name: str | None) -> Path | None:
-    """Return the folder of this encoder, a path or hub id; by default the package's, and None for "none"."""
+    """Return the folder of this encoder, a path, hub id or "multilingual"; by default MiniLM's, None for "none"."""
     if name == NO_ENCODER:
         return None
+    if name == MULTILINGUAL:
+        from p2l.model.multilingual import multilingual_encoder
+
+        return multilingual_encoder()
     return packaged_encoder() if name is None else local_folder(name)
 
 
@@ -85,6 +93,8 @@ class Pooling:
     """Whether the state has length one."""
     max_length: int | None = None
     """Tokens that the encoder was trained with, if the folder says so."""
+    prefix: str = ""
+    """What the encoder was trained to see in front of a text."""
 
 
 def pooling_of(folder: Path) -> Pooling:
@@ -114,8 +124,20 @@ def pooling_of(folder: Path) -> Pooling:
             raise CheckpointError(
                 f"{folder / MODULES_FILE}: module {name!r} is unknown; Transformer, Pooling and Normalize are known"
             )
-    length = read_object(folder / "sentence_bert_config.json", missing={}).get("max_seq_length")
-    return Pooling(kind, normalise, length if isinstance(length, int) else None)
+    length = read_object(folder / LENGTH_FILE, missing={}).get("max_seq_length")
+    return Pooling(kind, normalise, length if isinstance(length, int) else None, _prefix_of(folder))
+
+
+def _prefix_of(folder: Path) -> str:
+    """Return the text that a folder puts in front of others by default; CheckpointError for one that is not there."""
+    defaults = read_object(folder / DEFAULTS_FILE, missing={})
+    prefixes, name = defaults.get("prompts"), defaults.get("default_prompt_name")
+    if name is None:
+        return ""
+    prefix = prefixes.get(name) if isinstance(prefixes, dict) else None
+    if not isinstance(prefix, str):
+        raise CheckpointError(f"{folder / DEFAULTS_FILE}: default_prompt_name {name!r} is none of its prompts")
+    return prefix
 
 
 def cache_folder() -> Path | None:
@@ -130,6 +152,15 @@ def _most_bytes() -> int:
     if not text.isdecimal():
         raise ConfigError(f"P2L_CACHE_MB must be a number of megabytes, not {text!r}")
     return int(text) * 1_000_000
+
+
+def encoder_digest(pooling: str, *, normalise: bool, weights: Mapping[str, npt.NDArray[Any]], rounded: bool) -> str:
+    """Return the digest of what a state depends on beside the tokens; `rounded` for states computed in bfloat16."""
+    about = f"{pooling} {normalise}{' bfloat16' if rounded else ''}"
+    digest = hashlib.blake2b(about.encode(), digest_size=12)
+    for name, weight in sorted(weights.items()):
+        digest.update(name.encode() + weight.astype(np.float16).tobytes())
+    return digest.hexdigest()
 
 
 def key_of(ids: npt.NDArray[np.int64]) -> bytes:
@@ -180,6 +211,22 @@ class StateCache:
         rows = [self._rows.get(key) for key in keys]
         on_disk = [None if row is None else np.asarray(self._mapped["state"][row]) for row in rows]
         return [self._new.get(key, state) for key, state in zip(keys, on_disk, strict=True)]
+
+    def states(
+        self,
+        tokens: Sequence[npt.NDArray[np.int64]],
+        read: Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.float16]],
+    ) -> npt.NDArray[np.float16]:
+        """Return the states (N, D) of prompts by their tokens; those that are not here are read, and kept."""
+        keys = [key_of(ids) for ids in tokens]
+        known = self.get(keys)
+        missing = [row for row, state in enumerate(known) if state is None]
+        if missing:
+            new = read([tokens[row] for row in missing])
+            self.put([keys[row] for row in missing], new)
+            for row, state in zip(missing, new, strict=True):
+                known[row] = state
+        return np.stack([state for state in known if state is not None])
 
     def put(self, keys: Sequence[bytes], states: npt.NDArray[np.float16]) -> None:
         """Keep states (N, D), in the file too."""

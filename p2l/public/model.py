@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import io
-import os
 import shutil
-import tempfile
 import zipfile
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from p2l.common.errors import CheckpointError, InputError
-from p2l.common.files import atomic_path, locked
+from p2l.common.files import atomic_path, locked, user_cache
 from p2l.model.checkpoint import WEIGHTS_FILE, map_weights, read_object, save_arrays, seal, write_json
 from p2l.model.sentence import PACKAGE, packaged_encoder
 
@@ -50,7 +48,7 @@ def public_note() -> str:
 def public_folder() -> Path:
     """Return the folder of the public model, written if it is not there yet; InputError without its encoder."""
     about = _about()
-    folder = _cache() / f"p2l-public-{about['revision']}"
+    folder = user_cache("public") / f"p2l-public-{about['revision']}"
     if folder.is_dir():
         return folder
     encoder = packaged_encoder()
@@ -70,22 +68,9 @@ def public_folder() -> Path:
     return folder
 
 
-@lru_cache(maxsize=1)
+@cache
 def _about() -> dict[str, Any]:
     return read_object(PUBLIC_ABOUT)
-
-
-@lru_cache(maxsize=1)
-def _cache() -> Path:
-    """Return the folder of public models of this user, or a temporary one where that cannot be written."""
-    folder = Path(os.environ.get("P2L_CACHE") or "~/.cache/p2l").expanduser() / "public"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:  # no home, or one that is read-only
-        pass
-    return Path(tempfile.mkdtemp(prefix="p2l-public-"))
 
 
 def _digest(file: Path) -> str:

@@ -30,7 +30,7 @@ from p2l.model import backbones
 from p2l.model.checkpoint import local_folder, read_object, weight_shapes, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
-from p2l.model.sentence import MODULES_FILE, NO_ENCODER, find_encoder, pooling_of
+from p2l.model.sentence import MODULES_FILE, find_encoder, pooling_of
 from p2l.model.tokenizer import load_tokenizer
 from p2l.people.voters import VOTER, by_people, find_people, sources_of
 from p2l.training import recipe
@@ -66,7 +66,7 @@ class Request:
     backbone: str | None = None
     output: str | None = None
     encoder: str | None = None
-    """The reader's sentence encoder, or `NO_ENCODER`; None: the package's, if it is installed."""
+    """The reader's sentence encoder, as `find_encoder` takes it; None: the package's, if it is installed."""
     control: tuple[str, ...] = ()
     """Covariates of votes, by their names in `p2l.leaderboard.controls`; `none`: not even side, which is taken by
     itself where the votes show it."""
@@ -385,8 +385,9 @@ def _check_names(request: Request, machine: Machine) -> str | None:
     if request.encoder is not None:
         if request.backbone is not None or request.size not in (None, "reader"):
             raise ConfigError("--encoder goes with --size reader; a text model that is fine-tuned is --backbone")
-        if request.encoder != NO_ENCODER:
-            pooling_of(local_folder(request.encoder))
+        encoder = find_encoder(request.encoder)
+        if encoder is not None:
+            pooling_of(encoder)
     if name is None:
         return None
     backbone = _measure_backbone(_local(name, size), name, None)

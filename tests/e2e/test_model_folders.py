@@ -20,6 +20,7 @@ from p2l.online_training.online_train import main as online_main
 from p2l.serving.watching import newest_model
 from p2l.train import main as train_main
 from tests.conftest import MODELS, vote_rows, write_votes
+from tests.p2l.model.test_multilingual import unpacked_encoder
 
 DEFAULT = "reader"
 """The backbone of `p2l train --votes`."""
@@ -28,7 +29,9 @@ SIZES = {
     "tfidf": ["--hidden-size", "4"],
 }
 TRANSFORMER_SIZES = ["--vocab-size", "300", "--hidden-size", "16", "--layers", "1", "--heads", "2"]
-KINDS = [DEFAULT, *sorted(set(backbones.BACKBONES) - {DEFAULT})]
+MULTILINGUAL = "reader, multilingual"
+"""The same with an encoder in the form of the extra `multilingual`."""
+KINDS = [DEFAULT, MULTILINGUAL, *sorted(set(backbones.BACKBONES) - {DEFAULT})]
 PROMPTS = ["what is 7 plus 5", ["write a poem about ants", "now about bees"]]
 
 
@@ -47,11 +50,15 @@ class Workshop:
     """Votes, a backbone and a configuration of one kind, and what is done to a folder to see that it is whole."""
 
     def __init__(self, root: Path, kind: str) -> None:
-        self.root, self.kind = root, kind
+        self.root, self.kind = root, kind.partition(",")[0]
         self.votes = write_votes(root / "votes.jsonl", vote_rows(48))
         self.backbone = root / "backbone"
-        sizes = SIZES.get(kind, TRANSFORMER_SIZES)
-        self.run(init_main, "--model-type", kind, *sizes, "--votes", self.votes, "--output", self.backbone, "--quiet")
+        sizes = SIZES.get(self.kind, TRANSFORMER_SIZES)
+        if kind == MULTILINGUAL:
+            sizes = [*sizes, "--encoder", str(unpacked_encoder(root / "encoder"))]
+        self.run(
+            init_main, "--model-type", self.kind, *sizes, "--votes", self.votes, "--output", self.backbone, "--quiet"
+        )
 
     @staticmethod
     def run(main: object, *words: str | Path) -> None:
@@ -96,7 +103,10 @@ class Workshop:
 
 @pytest.mark.parametrize(
     "kind",
-    [kind if kind in {"reader", "tfidf", "qwen2"} else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+    [
+        kind if kind in {"reader", MULTILINGUAL, "tfidf", "qwen2"} else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in KINDS
+    ],
 )
 def test_what_a_command_writes_loads_predicts_and_trains_on(tmp_path: Path, kind: str) -> None:
     shop = Workshop(tmp_path, kind)  # p2l init, whose backbone every run below begins with

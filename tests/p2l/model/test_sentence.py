@@ -21,13 +21,13 @@ def lay_out(folder, pooling, *more):
 def test_weights_of_a_package_are_those_that_are_known(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"numbers")
     known = {"model.safetensors": hashlib.sha256(b"numbers").hexdigest()}
-    check_digests(tmp_path, known)
+    check_digests(tmp_path, known, "a-package")
     (tmp_path / "model.safetensors").write_bytes(b"others")
-    with pytest.raises(InputError, match=f"SHA-256 .*, not {known['model.safetensors']}; install"):
-        check_digests(tmp_path, known)
+    with pytest.raises(InputError, match=f"SHA-256 .*, not {known['model.safetensors']}; install a-package"):
+        check_digests(tmp_path, known, "a-package")
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(InputError, match="cannot be read"):
-        check_digests(tmp_path, known)
+        check_digests(tmp_path, known, "a-package")
 
 
 def test_the_package_that_is_installed_is_the_known_one():
@@ -46,6 +46,18 @@ def test_the_package_that_is_installed_is_the_known_one():
 def test_pooling_is_what_the_folder_says(tmp_path, pooling, more, expected):
     lay_out(tmp_path, pooling, *more)
     assert pooling_of(tmp_path) == expected
+
+
+def test_a_prefix_by_default_is_read_and_one_that_lacks_refused(tmp_path):
+    lay_out(tmp_path, {"pooling_mode": "mean"})
+    file = tmp_path / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"prompts": {"query": "query: ", "text": ""}, "default_prompt_name": None}))
+    assert not pooling_of(tmp_path).prefix
+    file.write_text(json.dumps({"prompts": {"query": "query: ", "text": ""}, "default_prompt_name": "query"}))
+    assert pooling_of(tmp_path).prefix == "query: "
+    file.write_text(json.dumps({"prompts": {"text": ""}, "default_prompt_name": "query"}))
+    with pytest.raises(CheckpointError, match="default_prompt_name 'query' is none of its prompts"):
+        pooling_of(tmp_path)
 
 
 def test_a_folder_without_modules_is_pooled_by_the_mean(tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from p2l.common.errors import InputError
+from p2l.common.files import user_cache
 from p2l.model.sentence import packaged_encoder
 from p2l.public import model as public
 from p2l.public.model import PUBLIC_ABOUT, PUBLIC_ARCHIVE, public_folder
@@ -17,9 +18,9 @@ needs_encoder = pytest.mark.skipif(packaged_encoder() is None, reason="the extra
 @pytest.fixture
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("P2L_CACHE", str(tmp_path))
-    public._cache.cache_clear()
+    user_cache.cache_clear()
     yield tmp_path
-    public._cache.cache_clear()
+    user_cache.cache_clear()
 
 
 def test_the_weights_in_the_package_are_small() -> None:
