@@ -255,7 +255,10 @@ def _import(args: argparse.Namespace) -> int:
     for note in done.notes:
         print(note)
     noun = "vote" if done.gives == "votes" else "graded answer"
-    print(f"{args.output}: {counted(done.rows, noun)}, {counted(done.models, 'model')}{_left_out(done.dropped)}")
+    dropped = _left_out(done.dropped)
+    if done.gives == "scores" and done.dropped:
+        dropped = f" ({counted(done.dropped, 'row')} that cannot be read left out)"
+    print(f"{args.output}: {counted(done.rows, noun)}, {counted(done.models, 'model')}{dropped}")
     return 0
 
 

@@ -131,7 +131,9 @@ def read_names(path: str | Path, what: str) -> list[str]:
 
 def json_reason(error: ValueError) -> str:
     """Return why a line is not JSON, and at which of its letters; callers name the line."""
-    return f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+    if not isinstance(error, json.JSONDecodeError):
+        return str(error)
+    return f"{error.msg.removesuffix(' at')} at letter {error.pos + 1}"
 
 
 _JSON_NAMES = {

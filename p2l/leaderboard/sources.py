@@ -22,6 +22,7 @@ from p2l.leaderboard.groups import ALL, ClusteredVotes, Groups
 from p2l.leaderboard.history import History, Over, history_of_counts, parse_over, periods_of
 from p2l.leaderboard.lake_counts import Spec, lake_counts
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
+from p2l.votes.door import names_read
 from p2l.votes.kinds.self_names import REVEALED
 from p2l.votes.lake import NO_DAY, Lake, is_lake
 from p2l.votes.reading import (
@@ -71,7 +72,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
             if clustered and cluster is not None and not controlled:
                 clustered.add(group, *votes, cluster[rows])
     boards = _fit_groups(groups, counter, clustered, controlled, list(names), args)
-    notes = [*_notes_on_rows(dropped, revealed), *_notes_on_values(controlled)]
+    notes = [*_notes_on_rows(source, dropped, revealed), *_notes_on_values(controlled)]
     return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
 
 
@@ -113,7 +114,7 @@ def history_of_votes(args: argparse.Namespace) -> History:
     if not codes:
         raise VoteError(f"{source.name}: no vote has a time in column {args.time_column!r}")
     history = _fit_history(counter, codes, list(names), over, source.name, args, controlled=controlled)
-    notes = _notes_on_rows(dropped, revealed, timeless)
+    notes = _notes_on_rows(source, dropped, revealed, timeless)
     return dataclasses.replace(history, notes=(*history.notes, *notes, *_notes_on_values(controlled)))
 
 
@@ -183,14 +184,15 @@ def _count_by_period(source: Source, args: argparse.Namespace) -> Counts:
 _LAKE_STEPS = 16
 
 
-def _notes_on_rows(dropped: int, revealed: int, timeless: int = 0) -> list[str]:
-    """Return which rows of a source are not counted, and why."""
+def _notes_on_rows(source: Source, dropped: int, revealed: int, timeless: int = 0) -> list[str]:
+    """Return which rows of a source are not counted, and why, and which names of models were read as others."""
     reasons = [
         (dropped, not_votes(dropped), ""),
         (revealed, counted(revealed, "vote"), ": an answer tells its model or maker (--with-revealed keeps them)"),
         (timeless, f"{counted(timeless, 'vote')} without a time", ""),
     ]
-    return [f"{rows} {'was' if count == 1 else 'were'} left out{why}." for count, rows, why in reasons if count]
+    notes = [f"{rows} {'was' if count == 1 else 'were'} left out{why}." for count, rows, why in reasons if count]
+    return [*notes, *([f"{names_read(source)}."] if source.spellings else [])]
 
 
 def _notes_on_values(controlled: ControlledVotes | CountedVotes | None) -> list[str]:

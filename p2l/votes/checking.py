@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import counted, nearest, progress
 from p2l.common.text_table import align
+from p2l.votes.door import names_read
 from p2l.votes.kinds.texts import look_alike
 from p2l.votes.reading import VoteBatch, check_columns, model_codes, open_vote_source, scan, without_bad
 from p2l.votes.rows import Source
@@ -163,7 +164,7 @@ class _ReportBuilder:
             report.voters = len(self.voters)
         if "prompt" in report.source.columns:
             report.prompts = sum(len(np.unique(file.mapped())) for file in self.hashes)
-        report.notes += _notes_on_names(report.models, report.source.spellings)
+        report.notes += [*([names_read(report.source)] if report.source.spellings else []), *_alike(report.models)]
         if not report.votes:
             report.problems.append("holds no votes")
             report.kinds["no votes"] += 1
@@ -184,13 +185,9 @@ class _ReportBuilder:
         return report
 
 
-def _notes_on_names(models: dict[str, int], spellings: dict[str, str]) -> list[str]:
-    """Return what there is to say of names: those that were read as another, and those that look alike."""
+def _alike(models: dict[str, int]) -> list[str]:
+    """Return the names that look alike, with the lines that merge them."""
     notes = []
-    if spellings:
-        shown = ", ".join(f"{name!r} as {clean!r}" for name, clean in list(spellings.items())[:_LISTED_NAMES])
-        more = ", ..." if len(spellings) > _LISTED_NAMES else ""
-        notes.append(f"names were read without invisible letters and blank ends: {shown}{more}")
     alike: dict[str, list[str]] = {}
     for name in sorted(models, key=lambda name: (-models[name], name)):
         alike.setdefault(look_alike(name), []).append(name)
@@ -200,8 +197,8 @@ def _notes_on_names(models: dict[str, int], spellings: dict[str, str]) -> list[s
         lines = io.StringIO()
         csv.writer(lines, lineterminator="; ").writerows((name, kept) for name in others)
         notes.append(
-            f"{named} differ in case or punctuation alone; where they are one model, p2l votes import --rename FILE "
-            f"merges them, with the line of FILE: {lines.getvalue().removesuffix('; ')}"
+            f"{named} differ in case, punctuation or script alone; where they are one model, p2l votes import --rename "
+            f"FILE merges them, with the line of FILE: {lines.getvalue().removesuffix('; ')}"
         )
     if len(groups) > _LISTED_NAMES:
         notes.append(f"{len(groups) - _LISTED_NAMES} more groups of names look alike")

@@ -13,6 +13,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -37,7 +38,10 @@ _PIECE_BYTES = 8 << 20
 _HEAD_BYTES = 1 << 20
 # Keys of one JSON object that is a whole file, on one line.
 _ROW_MARKS = frozenset(
-    {"data", "rows", "items", "results", "records", "eval", "testCases", "testRunData", "test_results", "resolved_ids"}
+    {
+        *("data", "rows", "items", "results", "records", "events", "runs"),
+        *("eval", "testCases", "testRunData", "test_results", "resolved_ids"),
+    }
 )
 _SEPARATORS = ",\t;|"
 _BOMS = {
@@ -57,6 +61,22 @@ _PACKINGS: dict[bytes, str] = {
 # Letters of Western European languages, quotation marks and dashes as Windows writes them: what a text in its encoding
 # consists of, and a damaged UTF-8 text does not.
 _WINDOWS_BYTES = frozenset("€…‘’“”–—™ £§©«®°±´·»½¿ÀÁÂÄÅÆÇÈÉÊÍÑÓÔÖ×ØÚÜßàáâãäåæçèéêëìíîïñòóôõöøùúûü".encode("cp1252"))
+
+
+_HIDDEN = re.compile(r"(^|/)(__MACOSX/|\.)")  # what systems put beside files
+_OTHERS: dict[bytes, str] = {
+    b"SQLite format 3\0": "is a database of SQLite; write its table as CSV",
+    b"ARROW1": "is an Arrow (Feather) file; write it as Parquet",
+    b"\xd0\xcf\x11\xe0": "is a document of an office; save its table as CSV",
+    b"%PDF": "is a PDF, and no table",
+    b"\x89PNG": "is a picture, and no table",
+    b"<!doctype html": "is a page of HTML, perhaps of an error; download the file itself",
+    b"<html": "is a page of HTML, perhaps of an error; download the file itself",
+    b"version https://git-lfs": "is a pointer of Git LFS; fetch the file itself with `git lfs pull`",
+    b"sep=": "begins with a line for Excel (sep=...); delete that line",
+}
+"""How files that are no tables begin, in small letters -> what they are, and what to do."""
+_TAR_MARK = slice(257, 262)  # where the head of a tar archive says `ustar`
 
 
 class TemporaryFile:
@@ -93,6 +113,17 @@ def head_of(path: Path, length: int = _HEAD_BYTES) -> bytes:
         return file.read(length)
 
 
+def what_else(path: Path) -> str:
+    """Return what a file is that is no table, as far as its beginning tells, and what to do; empty where it may be."""
+    head = head_of(path, 512)
+    if head[_TAR_MARK] == b"ustar":
+        return "is a tar archive; unpack it, and name a file or the folder"
+    if any(head.startswith(mark) for mark in _PACKINGS):
+        return "is packed more than twice; unpack it"
+    start = head.lstrip().lower()
+    return next((about for mark, about in _OTHERS.items() if start.startswith(mark.lower())), "")
+
+
 def is_packed(path: Path) -> bool:
     """Return whether a file is one of the packings that `unpack` opens."""
     head = head_of(path, 8)
@@ -120,7 +151,9 @@ def _opened(file: TableFile, packing: str) -> Iterator[Any]:
     """Open the unpacked bytes of a file."""
     if packing == "zip":
         with zipfile.ZipFile(file.path) as archive:
-            names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+            names = [name for name in archive.namelist() if not name.endswith("/") and not _HIDDEN.search(name)]
+            if {"[Content_Types].xml", "mimetype"} & {*names}:
+                raise VoteError(f"{file}: is a workbook or another document of an office; save its table as CSV")
             if len(names) != 1:
                 shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
                 raise VoteError(
@@ -197,20 +230,23 @@ def text_kind(file: TableFile) -> str:
         value = parse_json(line)
     except ValueError:
         # A first line that goes on behind what was read is a line of its own, and so is one that is torn.
-        return "lines" if head[:1] == b"{" and (not rest or _is_torn(line, rest)) else "json"
+        is_torn = not rest or _is_torn(line, rest, is_lines=file.name.lower().endswith(".jsonl"))
+        return "lines" if head[:1] == b"{" and is_torn else "json"
     if isinstance(value, list):
         return "lines" if rest.strip() else "json"
     are_columns = len(value) > 1 and all(isinstance(column, dict | list) for column in value.values())
     return "lines" if rest.strip() or (_ROW_MARKS.isdisjoint(value) and not are_columns) else "json"
 
 
-def _is_torn(line: bytes, rest: bytes) -> bool:
-    """Return whether a line that begins an object ends within it, where an object of its own follows."""
+def _is_torn(line: bytes, rest: bytes, *, is_lines: bool) -> bool:
+    """Return whether a line that begins an object ends within it: where an object of its own follows, or by name."""
+    if line.rstrip().endswith((b"{", b"[", b",", b":")):
+        return False
     try:
         follows = parse_json(rest.lstrip().partition(b"\n")[0])
     except ValueError:
-        return False
-    return isinstance(follows, dict) and not line.rstrip().endswith((b"{", b"[", b",", b":"))
+        return is_lines
+    return is_lines or isinstance(follows, dict)
 
 
 def sniff_separator(file: TableFile) -> str:

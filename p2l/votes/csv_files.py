@@ -48,6 +48,8 @@ def open_csv(path: TableFile) -> Source:
             raise csv.Error(f"it is longer than {_MAX_HEADER_CHARS >> 20} MiB")
     except csv.Error as error:
         raise VoteError(f"{path}: row 1: the header cannot be read: {error}") from error
+    if not any(names) or names.count("") > 1:
+        raise VoteError(f"{path}: row 1: leaves columns without a name; the first row must name them all")
     if any(mark in name for name in names for mark in "\0\ufffd"):
         raise VoteError(f"{path}: row 1: the header is not UTF-8 text; save the file as UTF-8")
     read, texts = partial(_read, path, names), partial(_read_texts, path, names)
@@ -96,6 +98,11 @@ def _text_batches(path: TableFile, names: Sequence[str], columns: Sequence[str])
     except pa.ArrowInvalid as error:
         if "Empty CSV file" in str(error) or not names:
             raise VoteError(f"{path}: holds no rows") from error
+        if "straddles two block boundaries" in str(error):
+            raise VoteError(
+                f"{path}: a row is longer than {_BLOCK_BYTES >> 20} MiB; cut its prompt, or close the quotation mark "
+                "that it lacks"
+            ) from error
         raise VoteError(f"{path}: is not CSV as it should be: {first_line(error)}") from error
 
 

@@ -8,6 +8,7 @@ readers refuse by its place or drop and count, and one that says nothing (an err
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,19 +19,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from p2l.common.cli import counted, print_note
 from p2l.common.errors import VoteError
-from p2l.votes.kinds.converting import NEEDED, TYPES, Converted, Piece, converted, converted_batch, converted_piece
+from p2l.votes.kinds.converting import (
+    NEEDED,
+    TYPES,
+    Converted,
+    FlatRows,
+    Piece,
+    as_rows,
+    converted,
+    converted_batch,
+    converted_piece,
+)
 from p2l.votes.kinds.inspect_logs import is_eval_file
 from p2l.votes.kinds.kind import Kind, Record, Sample
-from p2l.votes.kinds.registry import files_of, kind_of
+from p2l.votes.kinds.registry import files_of, kind_of, known_columns
 from p2l.votes.kinds.texts import RowError, turns, unquoted
-from p2l.votes.kinds.values import BOTH_BAD, MEASURES, measures
+from p2l.votes.kinds.values import BOTH_BAD, MEASURES, measures, winner_of
 from p2l.votes.lake import is_lake
-from p2l.votes.rows import RawBatch, Source, is_text, missing_column
+from p2l.votes.rows import MODEL_COLUMNS, RawBatch, Source, is_text, missing_column
 from p2l.votes.schema import WINNERS, numbers
-from p2l.votes.sources import is_data_set, open_file, open_source
+from p2l.votes.sources import is_data_set, open_file, open_source, refuse_pipe
 from p2l.votes.spool import common_schema, conform
 
 if TYPE_CHECKING:
@@ -45,6 +57,7 @@ _JUDGED_MARKS = frozenset({"judge", "response_a", "conversation_a"})  # of table
 _LISTED_LABELS = 3
 _CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
 
+_TABLE_FILE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|eval)(\.(gz|zst|bz2|xz|zip))?$")
 _BESIDE_VOTES = ("model_list.json", "export.json")  # what an export of CoEval's has beside its parts
 
 
@@ -75,6 +88,7 @@ def open_votes_source(
 
 
 def _of_file(path: Path, kind: str | None, columns: Mapping[str, str] | None) -> Source:
+    refuse_pipe(path)
     if is_eval_file(path):  # a zip, and no table
         sample = Sample(str(path), path)
         chosen = kind_of(sample, kind)
@@ -91,21 +105,83 @@ def _of_table(
     """Return a table as votes or graded answers; as it is where it holds votes, or where no kind recognises it."""
     table = _renamed(table, columns or {})
     sample = sample or Sample(table.name, path)
-    sample.names = table.columns
+    sample.names, sample.rows_of = table.columns, lambda _: _rows(table)
     if kind is None and is_arena_export(table.columns):
         return arena_source(table)
     has_votes = sample.columns >= _VOTE_COLUMNS
     if kind is None and has_votes and not _JUDGED_MARKS & sample.columns:
-        return table
+        return _with_winners(table)
     records = islice(_rows(table, _SAMPLE_ROWS), _SAMPLE_ROWS)
     sample.rows = [
         {name: unquoted(value) for name, value in record.content.items()} for record in records if not record.fault
     ]
     chosen = kind_of(sample, kind)
     # A table of votes may have columns like those of scores besides.
+    if chosen is None and not has_votes:
+        return _in_small_letters(table, path, sample)
     if chosen is None or (kind is None and chosen.gives == "scores" and (has_votes or sample.has("labels"))):
         return table
     return _translated(chosen, sample, table)
+
+
+def _in_small_letters(table: Source, path: Path, sample: Sample) -> Source:
+    """Return a table whose columns are called by names that are known, but for capitals and blanks, as what it is."""
+    known = known_columns()
+    plain = {name: re.sub(r"\s+", "_", name.strip().lower()) for name in table.columns}
+    columns = {plain[name]: name for name in table.columns if plain[name] != name and plain[name] in known}
+    if not columns or len({columns.get(plain[name], name) for name in table.columns}) < len(table.columns):
+        return table
+    renamed = _of_table(_renamed(table, columns), path, None, None, replace(sample))
+    if renamed.kind:
+        return renamed
+    if {*renamed.columns} >= _VOTE_COLUMNS:
+        return replace(renamed, notes=[*renamed.notes, "names of columns are read in small letters"])
+    return table
+
+
+def _with_winners(table: Source) -> Source:
+    """Return a table of votes whose winners are the outcomes; where they are names or words, by what these mean."""
+    first = next(iter(table.stream([*_VOTE_COLUMNS], _PEEKED_ROWS, with_faults=True)), None)
+    if first is None or not _are_texts(first.batch):
+        return table
+    columns = (first.batch.column("winner"), _outcomes(first.batch))
+    as_they_stand, by_meaning = (pc.sum(pc.is_in(column, pa.array(WINNERS))).as_py() or 0 for column in columns)
+    if by_meaning <= as_they_stand:
+        return table
+
+    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        needed = None if columns is None else list(dict.fromkeys([*columns, *_VOTE_COLUMNS]))
+        for raw in table.stream(needed if columns and "winner" in columns else columns, batch_size, with_faults=True):
+            batch = raw.batch
+            if _are_texts(batch):
+                batch = batch.set_column(batch.schema.get_field_index("winner"), "winner", _outcomes(batch))
+            chosen = [name for name in batch.schema.names if columns is None or name in columns]
+            yield RawBatch(batch.select(chosen), raw.first_row)
+
+    note = "winners are names of models or words such as 'A' and 'left', read as the sides that they mean"
+    return replace(table, read=read, texts=None, notes=[*table.notes, note])
+
+
+def _are_texts(batch: Any) -> bool:
+    names = batch.schema.names
+    return all(name in names and is_text(batch.column(name).type) for name in _VOTE_COLUMNS)
+
+
+def _outcomes(batch: Any) -> Any:
+    """Return the winners of votes: names of models and words as the outcomes they mean, all else as it stands."""
+    winner, first, second = (batch.column(name).cast(pa.string()) for name in ("winner", "model_a", "model_b"))
+    encoded = winner.dictionary_encode()
+    words = [_outcome(word) for word in encoded.dictionary.to_pylist()]
+    spelled = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(words, pa.string())).dictionary_decode()
+    is_first, is_second = (pc.fill_null(pc.equal(winner, name), False) for name in (first, second))
+    return pc.if_else(is_first, "model_a", pc.if_else(is_second, "model_b", spelled))
+
+
+def _outcome(word: str) -> str:
+    try:
+        return winner_of(word)
+    except RowError:
+        return word
 
 
 def _of_folder(path: Path, kind: str | None) -> Source:
@@ -116,11 +192,13 @@ def _of_folder(path: Path, kind: str | None) -> Source:
     chosen = kind_of(sample, kind)
     if chosen is not None:
         return _translated(chosen, sample)
-    about = (".md", ".txt", ".log", ".yaml", ".yml", ".toml")
-    parts = [name for name in files if not name.lower().endswith(about) and name not in _BESIDE_VOTES]
+    parts = [name for name in files if _TABLE_FILE.search(name.lower()) and name not in _BESIDE_VOTES]
+    others = [name for name in files if name not in parts]
+    shown = ", ".join(others[:_LISTED_LABELS]) + (", ..." if len(others) > _LISTED_LABELS else "")
     if not parts:
-        raise VoteError(f"{path}: holds no file of votes or scores")
-    return together([open_votes_source(path / name) for name in parts], str(path))
+        raise VoteError(f"{path}: holds no file of votes or scores, only {shown}; name a file where one is a table")
+    source = together([open_votes_source(path / name) for name in parts], str(path))
+    return replace(source, notes=[*source.notes, f"passed over what is no table: {shown}"]) if others else source
 
 
 def together(sources: Sequence[Source], name: str) -> Source:
@@ -172,6 +250,7 @@ def _renamed(table: Source, columns: Mapping[str, str]) -> Source:
     if not columns:
         return table
     names = {actual: wanted for wanted, actual in columns.items()}
+    loose: dict[str, set[int]] = {}
     for actual in names:
         if actual not in table.columns:
             raise missing_column(table, actual, because=" that --columns could name")
@@ -182,10 +261,15 @@ def _renamed(table: Source, columns: Mapping[str, str]) -> Source:
         for raw in table.stream(chosen, batch_size, as_texts=as_texts, with_faults=True):
             kept = [name for name in raw.batch.schema.names if name in names or name not in columns]
             batch = raw.batch.select(kept).rename_columns([names.get(name, name) for name in kept])
+            for name, rows in table.loose.items():
+                loose[names.get(name, name)] = rows
+                if names.get(name) in MODEL_COLUMNS:
+                    table.faults.update(dict.fromkeys(rows, f"{names[name]} is not text"))
             yield RawBatch(batch, raw.first_row)
 
     about = ", ".join(f"{actual} -> {wanted}" for wanted, actual in columns.items())
-    return replace(table, columns=renamed, read=read, texts=partial(read, as_texts=True), about=f"columns {about}")
+    texts = partial(read, as_texts=True)
+    return replace(table, columns=renamed, read=read, texts=texts, about=f"columns {about}", loose=loose)
 
 
 def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Source:
@@ -237,7 +321,8 @@ def _pieces(kind: Kind, sample: Sample, table: Source | None, left_out: Counter[
         for raw in table.stream(None, size, as_texts=True, with_faults=True):
             columns = [column.cast(pa.string()) if is_text(column.type) else column for column in raw.batch.columns]
             batch = pa.RecordBatch.from_arrays(columns, names=raw.batch.schema.names)
-            yield converted_batch(kind, batch, table.faults_of(raw), partial(_place_of, table, raw.first_row), left_out)
+            flat = FlatRows(batch, table.faults_of(raw), table.loose_of(raw), partial(_place_of, table, raw.first_row))
+            yield converted_batch(kind, flat, left_out)
         return
     rows = _one_by_one(kind, sample, table, left_out)
     while chunk := list(islice(rows, size)):
@@ -256,7 +341,8 @@ def _one_by_one(kind: Kind, sample: Sample, table: Source | None, left_out: Coun
 def _rows(table: Source, at_once: int = _RECORDS_AT_ONCE) -> Iterator[Record]:
     """Yield the rows of a table as records."""
     for raw in table.stream(None, at_once, as_texts=True, with_faults=True):
-        for number, row in enumerate(raw.batch.to_pylist(), raw.first_row):
+        rows = as_rows(raw.batch, table.loose_of(raw))
+        for number, row in enumerate(rows, raw.first_row):
             yield Record(table.place(number), row, table.faults.get(number, ""))
 
 
@@ -287,6 +373,23 @@ def left_out(source: Source) -> str:
     parts = [f"{counted(count, 'record')} ({reason})" for reason, count in counts]
     more = sum(source.left_out.values()) - sum(count for _, count in counts)
     return ", ".join(parts + ([f"{more:,} others"] if more else []))
+
+
+def names_read(source: Source) -> str:
+    """Return which names of models were read as others, of a source that was read; empty where none was."""
+    if not source.spellings:
+        return ""
+    shown = ", ".join(f"{name!r} -> {clean!r}" for name, clean in list(source.spellings.items())[:_LISTED_LABELS])
+    more = ", ..." if len(source.spellings) > _LISTED_LABELS else ""
+    names = counted(len(source.spellings), "name")
+    return f"{names} of models read without invisible letters and blank ends: {shown}{more}"
+
+
+def why_none(source: Source, lost: int) -> str:
+    """Return why a source of which nothing was kept holds nothing; `lost` rows of it could not be read."""
+    reasons = [left_out(source)] if source.left_out else []
+    reasons += [f"{counted(lost, 'row')} cannot be read"] if lost else []
+    return ": " + ", ".join(reasons) if reasons else ""
 
 
 def read_frame(
@@ -342,6 +445,8 @@ def arena_source(source: Source) -> Source:
         names = ["prompt", *names]
     if "timestamp" in names and "tstamp" not in names:
         names.append("tstamp")
+    if "judge_hash" in names and "voter" not in names:  # of who voted, as arena-human-preference-100k has it
+        names[names.index("judge_hash")] = "voter"
     sides = []
     for side in "ab":
         measures = [f"{measure}_{side}" for measure in MEASURES]
@@ -356,6 +461,7 @@ def arena_source(source: Source) -> Source:
             derived = [*(f"conversation_{side}" for side in read_sides)]
             derived += ["conversation_a"] if "prompt" in columns else []
             derived += ["timestamp"] if "tstamp" in columns else []
+            derived += ["judge_hash"] if "voter" in columns else []
             chosen = [name for name in source.columns if name in columns or name in derived]
         for raw in source.stream(chosen, batch_size, with_faults=True):
             batch = _as_votes(source, raw, read_sides, with_prompt=columns is None or "prompt" in columns)
@@ -371,6 +477,8 @@ def _as_votes(source: Source, raw: RawBatch, sides: Sequence[str], *, with_promp
     columns = dict(zip(raw.batch.schema.names, raw.batch.columns, strict=True))
     texts = {name: columns.pop(name) for name in _CONVERSATIONS if name in columns}
     texts.pop("full_conversation", None)
+    if "judge_hash" in columns and "voter" not in columns:
+        columns["voter"] = columns.pop("judge_hash")
     conversations = {name: column.to_pylist() for name, column in texts.items()}
     for side in sides:
         columns |= _measures(conversations[f"conversation_{side}"], side)

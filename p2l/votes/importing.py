@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.common.cli import counted, progress
 from p2l.common.errors import InputError, VoteError
-from p2l.votes.door import arena_source, left_out, open_votes_source, together
+from p2l.votes.door import arena_source, left_out, names_read, open_votes_source, together, why_none
 from p2l.votes.field import FieldColumns
 from p2l.votes.kinds.texts import clean_name
 from p2l.votes.reading import HOLDS_NUL, check_columns, read_votes
@@ -30,7 +30,6 @@ from p2l.votes.writing import write_votes
 STDIN = "-"
 _MARKER = r"(?m)^\[(image|audio|video|file|tool use|tool result|part)\]$"  # of a part of a message that is no text
 _BATCH_ROWS = 10_000
-_SHOWN_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,13 @@ def import_votes(
         if opened.gives == "scores" and options.as_votes:
             opened = votes_of_source(opened, ScoreOptions(), drop_bad=options.drop_bad)
         renames = {} if options.rename is None else read_renames(options.rename)
-        return _write(_called(opened, renames), output, options)
+        met: set[str] = set()
+        done = _write(_called(opened, renames, met), output, options)
+    strange = [name for name in renames if name not in met]
+    if not strange:
+        return done
+    shown = ", ".join(map(repr, strange[:3])) + (", ..." if len(strange) > 3 else "")
+    return replace(done, notes=(*done.notes, f"--rename: no model is called {shown}"))
 
 
 def _open_all(paths: Sequence[Any], options: ImportOptions, folder: Path) -> Source:
@@ -87,7 +92,10 @@ def _expanded(paths: Sequence[Any], folder: Path) -> Iterator[Any]:
     for path in paths:
         text = str(path) if isinstance(path, str | Path) else ""
         if text == STDIN:
-            yield _stdin(folder)
+            yield _copied(sys.stdin.buffer, folder / "stdin", "-: stdin")
+        elif text and Path(text).expanduser().is_fifo():
+            with Path(text).expanduser().open("rb") as pipe:
+                yield _copied(pipe, folder / f"pipe-{Path(text).name}", text)
         elif text and glob.has_magic(text) and not Path(text).expanduser().exists():
             matches = sorted(glob.glob(str(Path(text).expanduser()), recursive=True))  # noqa: PTH207 (absolute too)
             if not matches:
@@ -97,12 +105,12 @@ def _expanded(paths: Sequence[Any], folder: Path) -> Iterator[Any]:
             yield path
 
 
-def _stdin(folder: Path) -> Path:
-    path = folder / "stdin"
+def _copied(stream: IO[bytes], path: Path, name: str) -> Path:
+    """Return a file with the bytes of a stream, which can be read once only."""
     with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        shutil.copyfileobj(stream, file)
     if not path.stat().st_size:
-        raise VoteError("-: stdin is empty")
+        raise VoteError(f"{name} is empty")
     return path
 
 
@@ -123,8 +131,8 @@ def read_renames(path: str | Path) -> dict[str, str]:
     return renames
 
 
-def _called(source: Source, renames: Mapping[str, str]) -> Source:
-    """Return a source whose models have their new names."""
+def _called(source: Source, renames: Mapping[str, str], met: set[str]) -> Source:
+    """Return a source whose models have their new names; `met` gathers the names that it has once it is read."""
     if not renames:
         return source
 
@@ -135,6 +143,7 @@ def _called(source: Source, renames: Mapping[str, str]) -> Source:
                 if name in {"model_a", "model_b", "model"} and is_text(column.type):
                     encoded = column.cast(pa.string()).dictionary_encode()
                     names = [clean_name(text or "") for text in encoded.dictionary.to_pylist()]
+                    met.update(names)
                     called = pa.array([renames.get(text, text) for text in names], pa.string())
                     column = pa.DictionaryArray.from_arrays(encoded.indices, called).dictionary_decode()
                 arrays.append(column)
@@ -189,7 +198,7 @@ def _batches(source: Source, options: ImportOptions) -> Iterator[tuple[Any, int]
         for votes in read_votes(source, need_prompt=False, drop_bad=options.drop_bad):
             yield votes.batch, votes.dropped
         return
-    empty = True
+    kept, lost = 0, 0
     for raw in source.stream(None, _BATCH_ROWS, with_faults=True):
         place = raw.batch.schema.get_field_index("model")
         batch = raw.batch.set_column(place, "model", clean_names(source, raw.batch.column(place)))
@@ -201,12 +210,11 @@ def _batches(source: Source, options: ImportOptions) -> Iterator[tuple[Any, int]
             )
         if bad:
             batch = batch.filter(pa.array([row not in bad for row in range(len(batch))]))
-        empty = empty and not len(batch)
+        kept += len(batch)
+        lost += len(bad)
         yield batch, len(bad)
-    if empty:
-        raise VoteError(
-            f"{source.name}: holds no graded answers" + (f": {left_out(source)}" if source.left_out else "")
-        )
+    if not kept:
+        raise VoteError(f"{source.name}: holds no graded answers{why_none(source, lost)}")
 
 
 def _faults_of_answers(batch: Any) -> dict[int, str]:
@@ -226,9 +234,4 @@ def _notes(source: Source, marked: int) -> Iterator[str]:
     if source.left_out:
         yield f"left out: {left_out(source)}"
     if source.spellings:
-        shown = ", ".join(f"{name!r} -> {clean!r}" for name, clean in list(source.spellings.items())[:_SHOWN_NAMES])
-        more = len(source.spellings) - _SHOWN_NAMES
-        names = counted(len(source.spellings), "name")
-        yield f"{names} of models read without invisible letters and blank ends: {shown}" + (
-            ", ..." if more > 0 else ""
-        )
+        yield names_read(source)

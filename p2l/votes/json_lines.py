@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +26,11 @@ from p2l.common.files import DEEPEST_JSON, MAX_LINE_BYTES, json_reason, no_objec
 from p2l.votes.containers import TableFile, TemporaryFile
 from p2l.votes.kinds.kind import read_document
 from p2l.votes.kinds.texts import RowError, has_surrogate, prompt_turns
-from p2l.votes.rows import RawBatch, Source
+from p2l.votes.rows import MODEL_COLUMNS, RawBatch, Source
 
-_ROW_KEYS = ("data", "rows", "items", "votes", "annotations", "results", "examples")
+_ROW_KEYS = ("data", "rows", "items", "votes", "annotations", "results", "examples", "events", "runs")
 """Keys under which exports hold their rows, beside keys that describe them."""
-_MODEL_COLUMNS = frozenset({"model", "model_a", "model_b"})
+_ROW_MARKS = frozenset({"model", "model_a", "model_1", "prompt", "question"})  # columns of which one is in most tables
 _BLOCK_BYTES = 8 << 20
 _SAMPLE_BYTES = 64 << 20
 _MAX_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
@@ -52,22 +52,31 @@ def open_jsonl(path: TableFile) -> Source:
                 try:
                     names.update(dict.fromkeys(_parse(line)))
                 except RowError as error:
-                    first_fault = first_fault or f"{path}: line {number}: {error}"
+                    first_fault = first_fault or f"line {number}: {error}"
             if not line or file.tell() > _SAMPLE_BYTES:
                 break
     if first_fault and not names:
-        raise VoteError(first_fault)
-    faults: dict[int, str] = {}
-    return Source(str(path), list(names), partial(_read, path, faults), unit="line", faults=faults)
+        raise VoteError(
+            f"{path}: none of its first lines is an object ({first_fault}), so --drop-bad would keep nothing; leave "
+            "the file out"
+        )
+    odd = _OddValues({}, {})
+    read = partial(_read, path, odd)
+    return Source(str(path), list(names), read, unit="line", faults=odd.faults, loose=odd.loose)
 
 
-def _read(
-    path: TableFile, faults: dict[int, str], columns: Sequence[str] | None, batch_size: int
-) -> Iterator[RawBatch]:
+class _OddValues(NamedTuple):
+    """Values that are not as others of their column; see `Source`."""
+
+    faults: dict[int, str]
+    loose: dict[str, set[int]]
+
+
+def _read(path: TableFile, odd: _OddValues, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     """Yield the rows; a line with a value that cannot be read is null there, and a fault."""
     parser = _ArrowParser(path)
     for line, block in _blocks(path):
-        for batch, first in parser.parse(block, line) or _parse_with_python(faults, block, line, columns):
+        for batch, first in parser.parse(block, line) or _parse_with_python(odd, block, line, columns):
             if columns is not None:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
             starts = range(0, len(batch), batch_size)
@@ -190,18 +199,16 @@ def _holds_timestamp(kind: Any) -> bool:
     return bool(pa.types.is_timestamp(kind))
 
 
-def _parse_with_python(
-    faults: dict[int, str], block: bytes, line: int, columns: Sequence[str] | None
-) -> Iterator[RawBatch]:
+def _parse_with_python(odd: _OddValues, block: bytes, line: int, columns: Sequence[str] | None) -> Iterator[RawBatch]:
     """Parse the block with Python, one batch for each run of lines without a blank one between."""
     numbered = enumerate(block.split(b"\n")[:-1], line)
     for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
         if filled:
             lines = list(run)
             first = lines[0][0]
-            rows = [_parsed(faults, number, text) for number, text in lines]
+            rows = [_parsed(odd.faults, number, text) for number, text in lines]
             names = list(dict.fromkeys(name for row in rows for name in row if columns is None or name in columns))
-            arrays = [_to_array(faults, first, name, [row.get(name) for row in rows]) for name in names]
+            arrays = [_to_array(odd, first, name, [row.get(name) for row in rows]) for name in names]
             if not names:  # none of the columns that are asked for
                 names, arrays = [""], [pa.nulls(len(rows))]
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
@@ -230,13 +237,14 @@ def _parse(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _to_array(faults: dict[int, str], first: int, name: str, values: list[Any]) -> Any:
+def _to_array(odd: _OddValues, first: int, name: str, values: list[Any]) -> Any:
     """Return the values of a field in lines from `first` on; what is no text is a fault, and null."""
+    faults = odd.faults
     for place, value in enumerate(values):
         if has_surrogate(value):
             faults[first + place] = f"{name} holds half of a surrogate pair, which is not text"
             values[place] = None
-    if name in _MODEL_COLUMNS and any(isinstance(value, str) for value in values):
+    if name in MODEL_COLUMNS and any(isinstance(value, str) for value in values):
         for place, value in enumerate(values):
             if not isinstance(value, str | None):
                 faults[first + place] = f"{name} is not text"
@@ -249,7 +257,11 @@ def _to_array(faults: dict[int, str], first: int, name: str, values: list[Any]) 
         if name == "prompt" and any(isinstance(value, list) for value in values):
             return pa.array(_turns_of_messages(faults, first, values), pa.list_(pa.string()))
         # Values of several types stay readable as text.
-        return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
+        others = [place for place, value in enumerate(values) if not isinstance(value, str | None)]
+        odd.loose.setdefault(name, set()).update(first + place for place in others)
+        for place in others:
+            values[place] = json.dumps(values[place])
+        return pa.array(values)
 
 
 def _turns_of_messages(faults: dict[int, str], first: int, prompts: Sequence[Any]) -> list[list[str] | None]:
@@ -306,9 +318,18 @@ def rows_of(value: Any) -> list[Any] | None:
 
 
 def _rows_of_columns(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the rows of an object of columns, as pandas writes it: {column: {index: value}} or {column: [values]}."""
+    """Return the rows of an object as pandas writes it: {column: {index: value}}, {column: [values]}, or by rows."""
     columns = list(value.values())
-    if len(columns) < 2 or not {"model", "model_a", "model_1", "prompt", "question"} & value.keys():
+    names, data = value.get("columns"), value.get("data")
+    if isinstance(names, list) and isinstance(data, list) and all(isinstance(row, list) for row in data):  # `split`
+        return (
+            [dict(zip(names, row, strict=True)) for row in data]
+            if all(len(row) == len(names) for row in data)
+            else None
+        )
+    if all(isinstance(row, dict) and _ROW_MARKS & row.keys() for row in columns):  # `index`
+        return columns
+    if len(columns) < 2 or not _ROW_MARKS & value.keys():
         return None
     if all(isinstance(column, dict) for column in columns):
         index = list(columns[0])

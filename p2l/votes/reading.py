@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import listed, nearest_of
 from p2l.common.errors import VoteError
-from p2l.votes.door import announce, left_out, open_votes_source
+from p2l.votes.door import announce, open_votes_source, why_none
 from p2l.votes.kinds.registry import nearly
 from p2l.votes.kinds.self_names import REVEALED
 from p2l.votes.rows import Source, missing_column
@@ -237,17 +237,17 @@ def read_votes(
 
 
 def _checked(source: Source, scanned: Iterator[tuple[VoteBatch, list[Finding]]], drop_bad: bool) -> Iterator[VoteBatch]:
-    empty = True
+    kept, lost = 0, 0
     for batch, findings in scanned:
         problem = first_problem(findings)
         if problem and not drop_bad:
             raise FaultyRowError(f"{batch.place(problem[0])}: {problem[1]}")
         batch = without_bad(batch, findings)
-        empty = empty and not len(batch)
+        kept += len(batch)
+        lost += batch.dropped
         yield batch
-    if empty:
-        why = f": {left_out(source)}" if source.left_out else ""
-        raise VoteError(f"{source.name}: holds no votes{why}")
+    if not kept:
+        raise VoteError(f"{source.name}: holds no votes{why_none(source, lost)}")
 
 
 def without_bad(batch: VoteBatch, findings: list[Finding]) -> VoteBatch:

@@ -19,6 +19,7 @@ from p2l.common.cli import listed, nearest
 from p2l.common.errors import VoteError
 from p2l.common.spreadsheets import MOST_COLUMNS
 
+MODEL_COLUMNS = frozenset({"model", "model_a", "model_b"})
 _MAX_COLUMN_BYTES = 1 << 30  # text of one column of a batch
 
 
@@ -51,6 +52,8 @@ class Source:
     texts: Read | None = None  # reads all cells as text, where the types of columns are guessed from these
     places: Callable[[int], str] | None = None  # (row) -> words that name it, where rows are translated
     faults: dict[int, str] = field(default_factory=dict)  # row -> why it cannot be read; known once it is streamed
+    loose: dict[str, set[int]] = field(default_factory=dict)
+    """Column -> rows whose value is no text, where values of other rows are: there it stands as JSON."""
     left_out: Counter[str] = field(default_factory=Counter)  # what held nothing and is no row, counted while streaming
     spellings: dict[str, str] = field(default_factory=dict)  # names of models as they stood -> as they are read
 
@@ -68,6 +71,12 @@ class Source:
         """Return, by position in a batch that was streamed, why rows cannot be read."""
         rows = range(raw.first_row, raw.first_row + len(raw.batch)) if self.faults else ()
         return {row - raw.first_row: self.faults[row] for row in rows if row in self.faults}
+
+    def loose_of(self, raw: RawBatch) -> dict[str, list[int]]:
+        """Return, by column, the positions in a batch that was streamed of values that stand there as JSON."""
+        rows = range(raw.first_row, raw.first_row + len(raw.batch))
+        columns = {name: self.loose[name] for name in raw.batch.schema.names if name in self.loose}
+        return {name: [row - raw.first_row for row in rows if row in loose] for name, loose in columns.items()}
 
     def stream(
         self, columns: Sequence[str] | None, batch_size: int, *, as_texts: bool = False, with_faults: bool = False
@@ -96,7 +105,11 @@ class Source:
                 if not is_valid(column):
                     valid = [is_valid(pa.concat_arrays([column.slice(row, 1)])) for row in range(len(column))]
                     wrong = [row for row, is_text in enumerate(valid, raw.first_row) if not is_text]
-                    self.faults.update(dict.fromkeys(wrong, f"{name} is not UTF-8 text"))
+                    self.faults.update(
+                        dict.fromkeys(
+                            wrong, f"{name} is not UTF-8 text (is the file in another encoding? save it as UTF-8)"
+                        )
+                    )
                     column = pc.if_else(pa.array(valid), column, pa.scalar(None, column.type))
                 arrays.append(column)
             if not with_faults:

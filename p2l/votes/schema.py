@@ -156,6 +156,7 @@ def translate_labels(labels: IntArray, source: Sequence[str], target: Sequence[s
 
 _TEXT_COLUMNS = ("model_a", "model_b", "winner")
 NUMBER_COLUMNS = ("weight", "tstamp", "propensity")
+_LIKE_JSON = r"(?s)^\s*(\[.*\]|\{.*\})\s*$"
 _LABEL = r"^\s*[\[(]\s*(?P<i>\d{1,9})\s*[\s,]\s*(?P<j>\d{1,9})\s*[\s,]\s*(?P<t>\d{1,9})\s*[\])]\s*$"
 
 
@@ -202,8 +203,8 @@ def _turns(source: Source, column: Any) -> tuple[Any, dict[int, str]]:
     kind = column.type
     if is_text(kind) or pa.types.is_null(kind):
         texts = column.cast(pa.string())
-        # In CSV a text may itself be a list.
-        if source.text_lists and pc.any(pc.match_substring_regex(texts, r"(?s)^\s*\[.*\]\s*$")).as_py():
+        # In CSV a text may itself be a list, or an object of messages.
+        if source.text_lists and pc.any(pc.match_substring_regex(texts, _LIKE_JSON)).as_py():
             return _parsed(texts.to_pylist())
         # Each text is a list of one turn; the text itself is not copied.
         filled = texts.is_valid().to_numpy(zero_copy_only=False)

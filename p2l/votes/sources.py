@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from p2l.common.errors import VoteError, first_line
-from p2l.votes.containers import TableFile, as_utf8, head_of, sniff_separator, text_kind, unpack
+from p2l.votes.containers import TableFile, as_utf8, head_of, sniff_separator, text_kind, unpack, what_else
 from p2l.votes.csv_files import open_csv
 from p2l.votes.data_sets import open_folder, open_hub
 from p2l.votes.json_lines import open_json, open_jsonl
@@ -95,9 +95,16 @@ class OpenFile(NamedTuple):
     is_document: bool  # whether it is one JSON value rather than rows
 
 
+def refuse_pipe(path: Path) -> None:
+    """Raise VoteError for a pipe, before anything of it is read."""
+    if path.is_fifo():
+        raise VoteError(f"{path}: is a pipe, which can be read once only; `p2l votes import` takes it")
+
+
 def open_file(path: Path) -> OpenFile:
     """Open a file as a table, by its content; VoteError where it is none."""
     try:
+        refuse_pipe(path)
         if not path.stat().st_size:
             raise VoteError(f"{path}: is empty")
         return _open_content(TableFile(path, str(path)))
@@ -123,6 +130,8 @@ def _open_content(file: TableFile) -> OpenFile:
             f"{file}: is a pickle, which runs whatever code it holds when it is opened and is not read here; where you "
             "trust it, convert it with pandas: pandas.read_pickle(FILE).to_parquet(NEW)"
         )
+    if other := what_else(file.path):
+        raise VoteError(f"{file}: {other}")
     file = as_utf8(file)
     if b"\0" in head and not file.note and not name.endswith((".csv", ".jsonl")):
         raise VoteError(

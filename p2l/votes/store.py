@@ -32,8 +32,9 @@ from numpy.lib.recfunctions import append_fields, repack_fields
 from numpy.typing import NDArray
 
 from p2l.common import errors
-from p2l.common.cli import listed, progress
+from p2l.common.cli import listed, print_note, progress
 from p2l.common.errors import InputError, VoteError
+from p2l.votes.door import names_read
 from p2l.votes.lake import is_lake
 from p2l.votes.reading import VoteBatch, model_codes, open_vote_source, read_votes
 from p2l.votes.rows import Source
@@ -106,6 +107,8 @@ def _spool(opened: Source, *, quiet: bool = True, shard: _Shard | None = None, *
                 spool.append(batch, codes)
                 bar.update(len(batch))
         spool.models.extend(codes)
+        if opened.spellings:
+            print_note(f"{opened.name}: {names_read(opened)}")
     except BaseException:
         spool.close()
         raise

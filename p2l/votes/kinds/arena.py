@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from p2l.votes.kinds.flat import Columns, FlatBatch, OddBatchError
 from p2l.votes.kinds.kind import Kind, Row, Sample
-from p2l.votes.kinds.texts import RowError, prompt_turns, turns
+from p2l.votes.kinds.texts import RowError, prompt_turns, turns, unquoted
 from p2l.votes.kinds.values import (
     NoVerdictError,
     answer_text,
@@ -46,6 +46,8 @@ def _is_marked(value: Any) -> bool:
 
 
 def _kaggle(row: Row) -> Iterator[Row]:
+    if unquoted(row.get("prompt")) == []:
+        raise RowError("prompt has no turns")
     marked = [outcome for column, outcome in _KAGGLE_WINNERS.items() if _is_marked(row.get(column))]
     if len(marked) != 1:
         shown = ", ".join(f"{column} {row.get(column)!r}" for column in _KAGGLE_WINNERS)

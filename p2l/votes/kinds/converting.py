@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from p2l.common.files import parse_json
 from p2l.votes.kinds.flat import Columns, FlatBatch, OddBatchError
 from p2l.votes.kinds.kind import Kind, Record, Row
 from p2l.votes.kinds.texts import RowError, has_surrogate
@@ -114,15 +116,29 @@ def converted_piece(kind: Kind, rows: Sequence[Converted]) -> Piece:
     return Piece(_as_batch(kind, [row.content for row in rows]), faults, places.__getitem__)
 
 
-def converted_batch(
-    kind: Kind, table: Any, faults: Mapping[int, str], place: Callable[[int], str], left_out: Counter[str]
-) -> Piece:
-    """Return what a batch of a flat table becomes: most rows as columns, odd ones one by one, in the file's order.
+@dataclass(frozen=True)
+class FlatRows:
+    """A batch of a flat table."""
 
-    `faults` has the positions of rows that cannot be read, and `place` names the row at a position.
-    """
-    flat = FlatBatch(table)
-    flat.is_odd[list(faults)] = True
+    batch: Any
+    faults: Mapping[int, str]  # position -> why the row cannot be read
+    loose: Mapping[str, Sequence[int]]  # column -> positions of values that are no text, and stand there as JSON
+    place: Callable[[int], str]  # position -> words that name the row
+
+
+def as_rows(batch: Any, loose: Mapping[str, Sequence[int]]) -> list[Row]:
+    """Return the rows of a batch, with the values that stand there as JSON as they were."""
+    rows: list[Row] = batch.to_pylist()
+    for name, positions in loose.items():
+        for position in positions:
+            rows[position][name] = parse_json(rows[position][name])
+    return rows
+
+
+def converted_batch(kind: Kind, table: FlatRows, left_out: Counter[str]) -> Piece:
+    """Return what a batch of a flat table becomes: most rows as columns, odd ones one by one, in the file's order."""
+    flat = FlatBatch(table.batch)
+    flat.is_odd[[*table.faults, *chain(*table.loose.values())]] = True
     try:
         answers = [] if kind.convert_batch is None else kind.convert_batch(flat)
     except OddBatchError:
@@ -135,8 +151,11 @@ def converted_batch(
         origins.append(np.flatnonzero(is_answer))
     odd = np.flatnonzero(flat.is_odd)
     rows: list[Converted] = []
-    for position, content in zip(odd.tolist(), table.take(pa.array(odd)).to_pylist(), strict=True):
-        record = Record(place(position), content, faults.get(position, ""))
+    places = {position: row for row, position in enumerate(odd.tolist())}
+    loose = {name: [places[position] for position in positions] for name, positions in table.loose.items()}
+    contents = as_rows(table.batch.take(pa.array(odd)), loose)
+    for position, content in zip(odd.tolist(), contents, strict=True):
+        record = Record(table.place(position), content, table.faults.get(position, ""))
         of_row = list(converted(kind, [record], left_out))
         rows += of_row
         origins.append(np.full(len(of_row), position))
@@ -146,7 +165,7 @@ def converted_batch(
     batch = pa.concat_batches(batches).take(pa.array(order))
     reasons = [""] * (len(order) - len(rows)) + [row.fault for row in rows]
     faulty = {position: reasons[row] for position, row in enumerate(order.tolist()) if reasons[row]}
-    return Piece(batch, faulty, lambda position: place(int(origin[order[position]])))
+    return Piece(batch, faulty, lambda position: table.place(int(origin[order[position]])))
 
 
 def _answers_of(kind: Kind, columns: Columns, flat: FlatBatch) -> tuple[Any, Any]:

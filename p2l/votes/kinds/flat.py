@@ -122,7 +122,7 @@ class FlatBatch:
         plain = _alone(cells)
         if not pc.any(like_json).as_py():
             return plain
-        may_be = pc.and_(like_json, pc.match_substring_regex(cells, _MAY_BE_LIST))
+        may_be = pc.and_(like_json, pc.fill_null(pc.match_substring_regex(cells, _MAY_BE_LIST), False))
         parsed = _parsed_lists(cells.filter(may_be))
         if parsed is None:
             self.leave(like_json)

@@ -1,4 +1,4 @@
-"""Logs of evaluation harnesses: lm-eval's samples and HELM's run folders."""
+"""Logs of evaluation harnesses: lm-eval's samples, HELM's run folders, LiveBench's judgements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from p2l.common.errors import VoteError
 from p2l.common.files import bounded_lines, json_reason, parse_json
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
+from p2l.votes.kinds.tables import graded
 from p2l.votes.kinds.texts import RowError
-from p2l.votes.kinds.values import NoVerdictError, grade, identifier
+from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier
 
 _SAMPLES = re.compile(r"samples_(?P<task>.+?)(?:_\d{4}-\d{2}-\d{2}T[\d.:-]+)?\.jsonl$")
 _RESULTS = re.compile(r"results(_.*)?\.json$")
@@ -188,7 +189,42 @@ def _helm(row: Row) -> Iterator[Row]:
     }
 
 
+# LiveBench: a folder for each task, whose judgements name questions by identifiers.
+
+
+def _live_bench_files(sample: Sample) -> list[str]:
+    return [name for name in sample.files if name.endswith("model_judgment/ground_truth_judgment.jsonl")]
+
+
+def _live_bench_records(sample: Sample) -> Iterator[Record]:
+    for name in _live_bench_files(sample):
+        questions = f"{name.removesuffix('model_judgment/ground_truth_judgment.jsonl')}question.jsonl"
+        prompts: dict[str | None, Any] = {}
+        if questions in sample.files:
+            for place, row, fault in sample.rows_of(questions):
+                if fault:
+                    raise VoteError(f"{place}: {fault}")
+                prompts[identifier(row.get("question_id"))] = row.get("turns")
+        for place, row, fault in sample.rows_of(name):
+            yield Record(place, {**row, "prompt": prompts.get(identifier(row.get("question_id")))}, fault)
+
+
+def _live_bench(row: Row) -> Iterator[Row]:
+    yield from graded({**row, "id": row.get("question_id"), "task": first_of(row, ("category", "task"))})
+
+
 KINDS = (
+    Kind(
+        name="live-bench",
+        about="LiveBench's folder",
+        gives="scores",
+        recognise=lambda sample: bool(_live_bench_files(sample)),
+        reads="ground_truth_judgment.jsonl -> model, score and category, question.jsonl beside -> prompt",
+        convert=_live_bench,
+        records=_live_bench_records,
+        sample="a folder with CATEGORY/TASK/question.jsonl\n"
+        "and CATEGORY/TASK/model_judgment/ground_truth_judgment.jsonl",
+    ),
     Kind(
         name="lm-eval",
         about="lm-eval samples",

@@ -111,6 +111,13 @@ def _shown_prompt(game: Row) -> object:
     return messages[-1].get("content") if isinstance(messages, list) and messages else messages
 
 
+def _annotator(annotator: object) -> Row:
+    """Return who voted: the people of AlpacaEval's human annotations are numbers, its judges names."""
+    if isinstance(annotator, int | float):
+        return {"voter": identifier(annotator), "source": "human"}
+    return voter_and_source(annotator)
+
+
 def _alpaca(row: Row) -> Iterator[Row]:
     value = row.get("preference")
     if value is None:
@@ -126,7 +133,7 @@ def _alpaca(row: Row) -> Iterator[Row]:
         "model_b": name_of(row.get("generator_2"), "generator_2"),
         "winner": winner,
         "category": identifier(row.get("dataset")),
-        "source": identifier(row.get("annotator")),
+        **_annotator(row.get("annotator")),
     }
     yield vote | measures(answer_text(row.get("output_1")), "a") | measures(answer_text(row.get("output_2")), "b")
 
@@ -228,7 +235,8 @@ KINDS = (
         recognise=lambda sample: sample.has("instruction", "generator_1", "generator_2", "preference"),
         marks=("instruction", "output_1", "output_2"),
         needs=("generator_1", "generator_2", "preference"),
-        reads="preference below 1.5 -> model_a, annotator -> source, output_1, output_2 -> lengths",
+        reads="preference below 1.5 -> model_a, annotator -> source, or voter where it is a person, output_1, "
+        "output_2 -> lengths",
         convert=_alpaca,
         sample='[{"instruction": "Name a colour", "output_1": "Blue", "generator_1": "ant", "output_2": "Red", '
         '"generator_2": "bee",\n  "dataset": "helpful_base", "annotator": "alpaca_eval_gpt4", "preference": 2.0}]',

@@ -52,7 +52,7 @@ class Sample:
     unpacked: Path | None = None  # the bytes of a file that was packed
     is_document: bool = False  # whether the file is one JSON object
     rows_of: Callable[[str], Iterator[Record]] = lambda _: iter(())
-    """Yields the rows of a table among the files of a folder, by its name."""
+    """Yields the rows of a table: of one among the files of a folder, by its name, or of the file itself, by ''."""
 
     @property
     def table_path(self) -> Path:

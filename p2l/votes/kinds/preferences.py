@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 from p2l.votes.kinds.kind import Kind, Row, Sample
 from p2l.votes.kinds.tables import one_text
-from p2l.votes.kinds.texts import RowError, prompt_turns
+from p2l.votes.kinds.texts import RowError, prompt_turns, unquoted
 from p2l.votes.kinds.values import NoVerdictError, answer_text, first_of, grade, identifier, measures, name_of
 
 _CHOSEN = ("chosen_model", "chosen-model", "chosen_model_name", "model_chosen", "chosen_policy", "chosen_source")
@@ -54,6 +54,33 @@ def _chosen(row: Row) -> Iterator[Row]:
         "question_id": identifier(first_of(row, ("id", "prompt_id", "comparison_id"))),
         "category": identifier(first_of(row, ("subset", "category"))),
     }
+
+
+def _reward_bench_2(row: Row) -> Iterator[Row]:
+    """Yield a vote for each right answer over each wrong one; models stand in the order of chosen, then rejected."""
+    answers = [unquoted(row.get(name)) for name in ("chosen", "rejected")]
+    models = unquoted(row.get("models"))
+    if not all(isinstance(texts, list) for texts in (*answers, models)):
+        raise RowError("chosen, rejected and models must be lists")
+    right, wrong = answers
+    if len(models) != len(right) + len(wrong):
+        raise RowError(f"models names {len(models)} models of {len(right) + len(wrong)} answers")
+    given = [
+        {"model": name_of(model, "one of models"), "text": answer_text(text)}
+        for model, text in zip(models, [*right, *wrong], strict=True)
+    ]
+    prompt = prompt_turns(row.get("prompt"))
+    pairs = list(product(given[: len(right)], given[len(right) :]))
+    if all(better["model"] == worse["model"] for better, worse in pairs):
+        raise NoVerdictError("all answers are by one model")
+    for better, worse in pairs:
+        if better["model"] != worse["model"]:
+            yield {
+                "prompt": prompt,
+                **_sided(repr((prompt, better, worse)), better, worse),
+                "question_id": identifier(row.get("id")),
+                "category": identifier(row.get("subset")),
+            }
 
 
 def _ultra_feedback(row: Row) -> Iterator[Row]:
@@ -186,6 +213,17 @@ KINDS = (
         convert=_chosen,
         sample='{"prompt": "Name a colour", "chosen": "Blue", "chosen_model": "ant", "rejected": "Cow", '
         '"rejected_model": "bee"}\n...',
+    ),
+    Kind(
+        name="reward-bench-2",
+        about="RewardBench 2's right and wrong answers",
+        gives="votes",
+        recognise=lambda sample: sample.has("prompt", "chosen", "rejected", "models"),
+        reads="models -> those of chosen, then of rejected, each right answer over each wrong one -> a vote, subset -> "
+        "category",
+        convert=_reward_bench_2,
+        sample='{"id": "1", "prompt": "Name a colour", "chosen": ["Blue"], "rejected": ["Cow"], "num_correct": 1,\n'
+        '"num_incorrect": 1, "total_completions": 2, "models": ["ant", "bee"], "subset": "Factuality"}',
     ),
     Kind(
         name="ultra-feedback",

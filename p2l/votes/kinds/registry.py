@@ -9,7 +9,19 @@ from pathlib import Path
 
 from p2l.common.cli import choose
 from p2l.common.errors import VoteError
-from p2l.votes.kinds import agents, arena, harnesses, inspect_logs, judged, preferences, services, tables
+from p2l.votes.kinds import (
+    agents,
+    arena,
+    harnesses,
+    inspect_logs,
+    judged,
+    langfuse,
+    preferences,
+    services,
+    tables,
+    traces,
+)
+from p2l.votes.kinds.converting import TYPES
 from p2l.votes.kinds.kind import Kind, Sample
 
 _MAX_FILES = 200_000  # of a folder
@@ -26,8 +38,8 @@ def register(kind: Kind, *, first: bool = False) -> None:
 
 
 for _kind in chain(
-    *(inspect_logs.KINDS, harnesses.KINDS, agents.KINDS, services.KINDS, arena.KINDS, judged.KINDS),
-    *(preferences.KINDS, tables.KINDS),
+    *(inspect_logs.KINDS, harnesses.KINDS, agents.KINDS, services.KINDS, langfuse.KINDS, traces.KINDS, arena.KINDS),
+    *(judged.KINDS, preferences.KINDS, tables.KINDS),
 ):
     register(_kind)
 
@@ -60,6 +72,12 @@ def kind_of(sample: Sample, name: str | None = None) -> Kind | None:
     if kind.refusal:
         raise VoteError(f"{sample.name}: {kind.about}: {kind.refusal}")
     return tables.fitted(kind, sample)
+
+
+def known_columns() -> frozenset[str]:
+    """Return the names of columns that some kind reads."""
+    of_kinds = chain.from_iterable((*kind.marks, *kind.needs) for kind in KINDS.values())
+    return frozenset((*chain.from_iterable(TYPES.values()), *tables.COLUMNS, *of_kinds))
 
 
 def nearly(columns: Sequence[str], name: str) -> str:

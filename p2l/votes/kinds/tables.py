@@ -36,6 +36,8 @@ _COSTS = ("cost", "total_cost", "price")
 _NOT_MODELS = frozenset(
     {*PROMPTS, *QUESTION_IDS, *_CATEGORIES, *_COSTS, "unnamed: 0", "", "turn", "tstamp", "split", "target"}
 )
+COLUMNS = (*PROMPTS, *QUESTION_IDS, *MODELS, *SCORES, *_CATEGORIES, *_COSTS)
+"""Names of columns of a table of graded answers."""
 _VOTE_COLUMNS = ("model_a", "model_b", "winner")
 _BEST_GRADE = 100.0  # percent
 # Numbers that tables have beside grades: sizes, times, costs, and whatever is told of two sides.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +17,15 @@ from typing import Any
 from p2l.common.files import parse_json
 
 _MAX_LITERAL_CHARS = 100_000  # of a Python list: its parser takes a kilobyte a letter
+_QUOTED = r"""(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_TOKEN = re.compile(rf"{_QUOTED}|[\[\]{{}}(),:'\"]|[^\s\[\]{{}}(),:'\"]+", re.DOTALL)
+_ARRAY_CALL = re.compile(rf"{_QUOTED}|\barray\(|,\s*dtype=\w+\)", re.DOTALL)
+_PYTHON_NAMES = {"nan": "None", "NaN": "None", "null": "None", "true": "True", "false": "False"}
 # Letters that show nothing and are no control or format characters by Unicode's categories.
-_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
+_SELECTORS = [*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]
+_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join(map(chr, _SELECTORS)))
+# Letters of other scripts that look like Latin ones, small or as capitals.
+_LATIN = str.maketrans("авекмнорстухіјѕһԁԛԝαβεζηικμνορτυχ", "abekmhopctyxijshdqwabezhikmnoptyx")
 
 
 class RowError(ValueError):
@@ -38,8 +47,8 @@ def clean_name(name: str) -> str:
 
 
 def look_alike(name: str) -> str:
-    """Return what names share that differ in case, width, blanks or punctuation alone."""
-    folded = unicodedata.normalize("NFKC", clean_name(name)).casefold()
+    """Return what names share that differ in case, width, blanks, punctuation or the script of a letter alone."""
+    folded = unicodedata.normalize("NFKC", clean_name(name)).casefold().translate(_LATIN)
     return "".join(letter for letter in folded if letter.isalnum()) or folded
 
 
@@ -71,8 +80,26 @@ def unquoted(value: Any) -> Any:
         pass
     if len(text) <= _MAX_LITERAL_CHARS:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return ast.literal_eval(text)
+            return ast.literal_eval(_as_literal(text))
     return value
+
+
+def _as_literal(text: str) -> str:
+    """Return what str() of Python or NumPy wrote as a literal of Python.
+
+    NumPy sets no commas between the elements of an array, where Python would read two texts as one, and names arrays;
+    NaN, which pandas has for what is missing, and the names of JSON become those of Python.
+    """
+    tokens: list[str] = []
+    ends_value = False
+    for match in _TOKEN.finditer(_ARRAY_CALL.sub(lambda call: call["text"] or "", text)):
+        token = _PYTHON_NAMES.get(match[0], match[0])
+        if match["text"]:
+            token = token.replace("\n", "\\n").replace("\r", "\\r")  # lines that a text goes on in
+        begins_value = token not in (",", ":", "]", "}", ")")
+        tokens += [","] * (begins_value and ends_value) + [token]
+        ends_value = token not in (",", ":", "[", "{", "(")
+    return "".join(tokens)
 
 
 def content_text(content: Any) -> str:
@@ -138,7 +165,7 @@ def prompt_turns(value: Any, what: str = "prompt") -> list[str]:
         return turns(parsed, "user", what)
     if not isinstance(parsed, list):
         return [str(parsed)]
-    missing = next((number for number, turn in enumerate(parsed, 1) if turn is None), 0)
+    missing = next((number for number, turn in enumerate(parsed, 1) if _is_missing(turn)), 0)
     if missing:
         raise RowError(f"turn {missing} of {what} is null; a prompt is a list of the user's turns")
     if any(isinstance(turn, Mapping) and ("role" in turn or "from" in turn) for turn in parsed):
@@ -156,8 +183,15 @@ def _holds_turns(parsed: Any) -> bool:
         return isinstance(parsed.get("messages"), list)
     if not isinstance(parsed, list) or not parsed:
         return False
+    if all(map(_is_missing, parsed)):
+        return True
     if all(isinstance(turn, Mapping) for turn in parsed):
         return all({"role", "from", "content", "text"} & turn.keys() for turn in parsed)
     return any(isinstance(turn, str) for turn in parsed) and all(
-        turn is None or isinstance(turn, str) for turn in parsed
+        isinstance(turn, str) or _is_missing(turn) for turn in parsed
     )
+
+
+def _is_missing(turn: Any) -> bool:
+    """Return whether a turn is null, or the NaN that pandas has for it."""
+    return turn is None or (isinstance(turn, float) and math.isnan(turn))

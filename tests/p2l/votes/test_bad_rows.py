@@ -75,7 +75,9 @@ def test_a_bad_row_is_named_or_dropped_and_counted(
     with pytest.raises(VoteError, match=rf"{name}: .*{says}.*; add --drop-bad"):
         imported(tmp_path / name)
     assert len(imported(tmp_path / name, "--drop-bad")) == good
-    assert f"({bad} row that is not a vote left out)" in capsys.readouterr().out
+    is_graded = content.startswith(GRADES) or b'"score"' in content
+    why = "cannot be read" if is_graded else "is not a vote"
+    assert f"({bad} row that {why} left out)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change", [{"model_a": 3}, {"winner": 1}, {"prompt": 7}, {"prompt": {"text": "Hi"}}])
@@ -90,6 +92,54 @@ def test_a_column_of_another_type_is_a_bad_row_each(change: dict[str, Any], tmp_
     assert pq.read_table(output).num_rows == 2
     with pytest.raises(VoteError, match="holds no votes"):
         imported(tmp_path / "a.jsonl", "--drop-bad")
+
+
+PAIR = {"prompt": "Hi", "chosen": "a", "rejected": "b", "chosen_model": "ant", "rejected_model": "bee"}
+LOOSE: dict[str, tuple[list[dict[str, Any]], tuple[str, ...], str]] = {  # rows, flags, what is said
+    "renamed": (
+        [{"q": "Hi", "left": left, "right": "bee", "vote": "tie"} for left in ("ant", ["x"])],
+        ("--columns", "prompt=q,model_a=left,model_b=right,winner=vote"),
+        "model_a is not text",
+    ),
+    "renamed number": (
+        [{"q": "Hi", "left": left, "right": "bee", "vote": "tie"} for left in ("ant", 3)],
+        ("--columns", "prompt=q,model_a=left,model_b=right,winner=vote"),
+        "model_a is not text",
+    ),
+    "of a kind": ([PAIR, PAIR | {"chosen_model": ["x"]}], (), "chosen_model is not text"),
+    "of a flat table": (
+        [{"question": "Q", "model_name": name, "score": 1} for name in ("ant", {"name": "x"})],
+        (),
+        "model is not text",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOOSE)
+def test_a_list_among_texts_is_no_name_in_whatever_column(case: str, tmp_path: Path) -> None:
+    rows, flags, says = LOOSE[case]
+    (tmp_path / "v.jsonl").write_bytes(lines(*rows))
+    with pytest.raises(VoteError, match=rf"v\.jsonl: line 2: {says}; add --drop-bad"):
+        imported(tmp_path / "v.jsonl", *flags)
+    assert len(imported(tmp_path / "v.jsonl", *flags, "--drop-bad")) == 1
+
+
+def test_scores_of_several_types_are_what_they_are(tmp_path: Path) -> None:
+    rows = [{"question": f"Q{n}", "model": "ant", "score": score} for n, score in enumerate((1, "0", True, "50%"))]
+    (tmp_path / "s.jsonl").write_bytes(lines(*rows))
+    assert [row["score"] for row in imported(tmp_path / "s.jsonl")] == [1.0, 0.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("content", [b'{"prompt": "Hi", "mod\n{"prompt": \n', b"[1]\n[2]\n"])
+@pytest.mark.parametrize("flags", [(), ("--drop-bad",)])
+def test_a_file_of_torn_lines_alone_is_refused_with_what_to_do(
+    content: bytes, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    (tmp_path / "b.jsonl").write_bytes(GOOD)
+    says = r"a\.jsonl: none of its first lines is an object \(line 1: .*\), so --drop-bad would keep nothing; leave the"
+    with pytest.raises(VoteError, match=says):
+        main(["import", str(tmp_path / "?.jsonl"), "--output", str(tmp_path / "o.parquet"), "--quiet", *flags])
 
 
 def test_what_reads_prompts_alone_refuses_a_torn_line(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import gzip
 import io
 import json
 import lzma
+import os
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -64,6 +66,8 @@ FILES: dict[str, bytes] = {
     "wrapped.json": json.dumps({"data": ROWS, "total": 2}).encode(),
     "viewer.json": json.dumps({"rows": [{"row_idx": n, "row": row} for n, row in enumerate(ROWS)]}).encode(),
     "pandas.json": json.dumps({key: {str(n): row[key] for n, row in enumerate(ROWS)} for key in ROWS[0]}).encode(),
+    "index.json": json.dumps({str(n): row for n, row in enumerate(ROWS)}).encode(),
+    "split.json": json.dumps({"columns": [*ROWS[0]], "data": [[*row.values()] for row in ROWS]}).encode(),
     "lists.json": json.dumps({key: [row[key] for row in ROWS] for key in ROWS[0]}, indent=1).encode(),
 }
 
@@ -114,6 +118,39 @@ def test_folders_globs_and_several_paths_are_one_import(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"c.csv: row 2: model_a and model_b are both 'ant'"):
         import_votes([folder], tmp_path / "o.parquet")
     assert import_votes([folder], tmp_path / "o.parquet", drop_bad=True).dropped == 1
+
+
+def test_a_folder_passes_over_what_is_no_table_and_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(PLAIN)
+    for name in ("LICENSE", "plot.png", ".hidden.csv"):
+        (folder / name).write_bytes(b"\x89PNG")
+    assert import_votes([folder], tmp_path / "o.parquet").notes == ("passed over what is no table: LICENSE, plot.png",)
+    (folder / "a.csv").unlink()
+    with pytest.raises(Exception, match=r"holds no file of votes or scores, only LICENSE, plot\.png"):
+        import_votes([folder], tmp_path / "o.parquet")
+
+
+def test_votes_come_from_a_pipe_by_import_alone(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(PLAIN,))
+    writer.start()
+    import_votes([pipe], tmp_path / "o.parquet")
+    writer.join()
+    assert votes_of(tmp_path / "o.parquet") == ROWS
+    with pytest.raises(Exception, match="pipe: is a pipe, which can be read once only; `p2l votes import` takes it"):
+        read_columns(pipe, ["model_a"])
+
+
+def test_what_a_system_puts_beside_a_file_in_a_zip_is_no_second_file(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "v.zip", "w") as archive:
+        archive.writestr("folder/v.csv", PLAIN)
+        archive.writestr("__MACOSX/folder/._v.csv", "x")
+        archive.writestr("folder/.DS_Store", "x")
+    import_votes([tmp_path / "v.zip"], tmp_path / "o.parquet")
+    assert votes_of(tmp_path / "o.parquet") == ROWS
 
 
 def test_votes_come_from_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,20 @@ def test_a_batch_becomes_what_its_rows_become(
     assert fault(path) == refused
 
 
+def test_an_empty_cell_among_lists_is_no_answer(tmp_path: Path) -> None:
+    lists = {"prompt": '["Hi"]', "response_a": '["Yo"]', "response_b": '["Hey"]'}
+    marks = {"model_a": "ant", "model_b": "bee", "winner_model_a": "1", "winner_model_b": "0", "winner_tie": "0"}
+    rows = [lists | marks, lists | marks | {"response_a": ""}, lists | marks | {"prompt": ""}]
+    write_csv(tmp_path / "v.csv", rows)
+    assert "row 4: prompt is missing" in fault(tmp_path / "v.csv")
+    write_csv(tmp_path / "v.csv", rows[:2])
+    votes, *_ = imported(tmp_path / "v.csv")
+    assert [(vote["prompt"], vote["length_a"], vote["length_b"]) for vote in votes] == [
+        (["Hi"], 2, 3),
+        (["Hi"], None, 3),
+    ]
+
+
 def test_numbers_and_truths_of_a_typed_table_are_grades(tmp_path: Path) -> None:
     columns = {
         "question_id": pa.array([1, 2, 3, 4]),

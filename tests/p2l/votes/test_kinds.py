@@ -37,6 +37,7 @@ VOTES: dict[str, list[tuple[Any, ...]]] = {
     "alpaca-eval": [(["Name a colour"], "ant", "bee", "model_b")],
     "chosen-rejected": [(["Name a colour"], "bee", "ant", "model_b")],
     "nectar": [(["Name a colour"], "bee", "ant", "model_b")],
+    "reward-bench-2": [(["Name a colour"], "bee", "ant", "model_b")],
 }
 SCORES: dict[str, list[tuple[Any, ...]]] = {
     "inspect": [("2 + 2?", "ant", 1.0)],
@@ -49,8 +50,9 @@ SCORES: dict[str, list[tuple[Any, ...]]] = {
     "deepeval": [("2 + 2?", "ant", 0.9)],
     "langfuse": [("2 + 2?", "ant", 1.0)],
     "langfuse-observations": [("2 + 2?", "ant", 1.0)],
-    "observations": [("2 + 2?", "ant", 1.0)],
+    "braintrust": [("2 + 2?", "ant", 1.0)],
     "langsmith": [("2 + 2?", "ant", 1.0)],
+    "langsmith-experiment": [("2 + 2?", "ant", 1.0)],
     "fastchat-grades": [(None, "ant", 0.8)],
     "judge-bench": [("2 + 2?", "ant", 1.0)],
     "ultra-feedback": [("Name a colour", "ant", 0.8), ("Name a colour", "bee", 0.2)],
@@ -61,10 +63,10 @@ SCORES: dict[str, list[tuple[Any, ...]]] = {
     "wide-by-question": [("2 + 2?", "ant", 1.0), ("2 + 2?", "bee", 0.0)],
     "wide-by-model": [(None, "ant", 1.0), (None, "ant", 0.0)],
 }
-FOLDERS = {"helm", "bfcl", "langfuse-export"}
+FOLDERS = {"helm", "bfcl", "langfuse-export", "live-bench"}
 NAMELESS = {
     *("help-steer", "help-steer2-nameless", "help-steer3-nameless", "shp-nameless", "chosen-rejected-nameless"),
-    *("leaderboard", "langfuse-scores"),
+    *("leaderboard", "langfuse-scores", "langsmith-feedback"),
 }
 
 
@@ -150,6 +152,69 @@ def test_arena_hard_names_its_baseline(tmp_path: Path) -> None:
         ("ant", "o3-mini", "tie"),
     ]
     assert {vote["source"] for vote in votes} == {"gpt-4.1"}
+
+
+def test_alpaca_evals_weights_are_preferences_and_its_people_voters(tmp_path: Path) -> None:
+    row = json.loads(KINDS["alpaca-eval"].sample)[0] | {"price_per_example": 0.01, "raw_completion": {"text": "m"}}
+    weights = {1.99: "model_b", 1.46: "model_a", 1.5: "tie", 0.0: "tie", 1.0: "model_a"}
+    written(tmp_path, {"annotations.json": [row | {"preference": weight} for weight in (*weights, None)]})
+    done, votes = imported(tmp_path / "annotations.json")
+    assert [vote["winner"] for vote in votes] == list(weights.values())
+    assert done.notes == ("left out: 1 record (no preference)",)
+    written(tmp_path, {"people.json": [row | {"annotator": 3}]})
+    _, (vote,) = imported(tmp_path / "people.json")
+    assert (vote["voter"], vote["source"]) == ("3", "human")
+
+
+def test_each_right_answer_of_reward_bench_2_beats_each_wrong_one(tmp_path: Path) -> None:
+    row = json.loads(KINDS["reward-bench-2"].sample)
+    ties = row | {"chosen": ["r", "s"], "rejected": ["w", "x"], "models": ["ant", "bee", "cat", "bee"]}
+    alone = row | {"models": ["ant", "ant"]}
+    written(tmp_path, {"pairs.jsonl": (ties, alone)})
+    done, votes = imported(tmp_path / "pairs.jsonl")
+    winners = [(vote[vote["winner"]], *({vote["model_a"], vote["model_b"]} - {vote[vote["winner"]]})) for vote in votes]
+    assert winners == [("ant", "cat"), ("ant", "bee"), ("bee", "cat")]
+    assert done.notes == ("left out: 1 record (all answers are by one model)",)
+    written(tmp_path, {"pairs.jsonl": (row | {"models": ["ant"]},)})
+    with pytest.raises(VoteError, match="line 1: models names 1 models of 2 answers"):
+        imported(tmp_path / "pairs.jsonl")
+
+
+def test_a_folder_of_live_bench_gives_judgements_the_words_of_their_questions(tmp_path: Path) -> None:
+    judged = {"question_id": "q1", "task": "spatial", "tstamp": 1.5, "category": "reasoning", "answer_id": "a"}
+    files = {
+        "reasoning/spatial/question.jsonl": ({"question_id": "q1", "turns": ["Where?"], "task": "spatial"},),
+        "reasoning/spatial/model_answer/ant.jsonl": ({"question_id": "q1", "model_id": "ant", "choices": []},),
+        "reasoning/spatial/model_judgment/ground_truth_judgment.jsonl": (
+            {**judged, "model": "ant", "score": 1},
+            {**judged, "model": "bee", "score": 0},
+        ),
+        "math/olympiad/model_judgment/ground_truth_judgment.jsonl": ({**judged, "model": "ant", "score": 0.5},),
+    }
+    done, rows = imported(written(tmp_path / "live_bench", files))
+    assert [(row["prompt"], row["model"], row["score"]) for row in rows] == [
+        (None, "ant", 0.5),
+        ("Where?", "ant", 1.0),
+        ("Where?", "bee", 0.0),
+    ]
+    assert done.about.partition(":")[0] == "LiveBench's folder"
+
+
+def test_a_hash_of_who_voted_is_a_voter(tmp_path: Path) -> None:
+    row = json.loads(KINDS["arena-conversations"].sample.partition("\n")[0])
+    del row["judge"]
+    written(tmp_path, {"export.jsonl": (row | {"judge_hash": "a1b2", "conv_metadata": {"turns": 1}},)})
+    _, (vote,) = imported(tmp_path / "export.jsonl")
+    assert (vote["voter"], vote["prompt"], vote["length_b"]) == ("a1b2", ["Hi"], 3)
+
+
+def test_lines_of_promptfoo_are_read_as_its_document_is(tmp_path: Path) -> None:
+    document = json.loads((LOGS / "promptfoo.json").read_text(encoding="utf-8"))
+    written(tmp_path, {"results.jsonl": tuple(document["results"]["results"])})
+    _, lines = imported(tmp_path / "results.jsonl")
+    (tmp_path / "results.json").write_text(json.dumps(document), encoding="utf-8")
+    _, rows = imported(tmp_path / "results.json")
+    assert lines == rows
 
 
 def helm_run(model: str, entries: list[dict[str, Any]]) -> dict[str, Any]:

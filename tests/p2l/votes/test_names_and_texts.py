@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from p2l.commands.leaderboard import main as leaderboard
 from p2l.commands.votes import main
 from p2l.common.errors import InputError, VoteError
 from p2l.votes import open_votes, read_columns
@@ -36,7 +37,7 @@ def test_spellings_of_one_name_are_one_model_and_told(tmp_path: Path) -> None:
     assert set(columns["model_a"].to_pylist()) == {"ant"}
     report = check_votes(path)
     assert report.models == {"ant": 6, "bee": 6}
-    assert any("without invisible letters and blank ends: 'ant ' as 'ant'" in note for note in report.notes)
+    assert any("without invisible letters and blank ends: 'ant ' -> 'ant'" in note for note in report.notes)
     with open_votes(path) as store:
         assert store.model_list == ["ant", "bee"]
     composed = [vote(0, model_a="caf\u00e9", model_b="bee"), vote(1, model_a="cafe\u0301", model_b="bee")]
@@ -45,6 +46,32 @@ def test_spellings_of_one_name_are_one_model_and_told(tmp_path: Path) -> None:
     assert any("model_a and model_b are both 'ant'" in problem for problem in check_votes(twin).problems)
     nobody = lines_file(path, [vote(0, model_a="\u200b \u00a0", model_b="ant")])
     assert any("model_a has no name" in problem for problem in check_votes(nobody).problems)
+
+
+def test_leaderboards_and_stores_tell_the_names_that_they_read_as_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [vote(number, model_a=name, model_b="bee") for number, name in enumerate(("ant", "ant ", "ant\U000e0101"))]
+    path = lines_file(tmp_path / "v.jsonl", rows)
+    said = "2 names of models read without invisible letters and blank ends: 'ant ' -> 'ant'"
+    leaderboard(["--votes", str(path), "--quiet"])
+    assert said in "".join(capsys.readouterr())
+    open_votes(path).close()
+    assert f"{path}: {said}" in capsys.readouterr().err
+
+
+def test_letters_of_another_script_look_alike(tmp_path: Path) -> None:
+    rows = [vote(number, model_a=name, model_b="bee") for number, name in enumerate(("ant", "\u0430nt", "\uff41nt"))]
+    (note,) = [note for note in check_votes(lines_file(tmp_path / "v.jsonl", rows)).notes if "differ in" in note]
+    assert note.endswith("with the line of FILE: \u0430nt,ant; \uff41nt,ant")
+
+
+def test_a_rename_of_what_no_model_is_called_is_told(tmp_path: Path) -> None:
+    path = lines_file(tmp_path / "v.jsonl", [vote(0, model_a="ant", model_b="bee")])
+    (tmp_path / "names.csv").write_text("Bee,bee\nant,cat\n", encoding="utf-8")
+    done = import_votes([path], tmp_path / "o.parquet", ImportOptions(rename=tmp_path / "names.csv"))
+    assert done.notes == ("--rename: no model is called 'Bee'",)
+    assert rows_of(tmp_path / "o.parquet")[0]["model_a"] == "cat"
 
 
 def test_names_that_look_alike_are_merged_by_the_line_that_check_prints(tmp_path: Path) -> None:
@@ -135,6 +162,26 @@ def test_turns_that_are_no_text_leave_a_marker_and_are_counted(tmp_path: Path) -
     done = import_votes([lines_file(tmp_path / "v.jsonl", rows)], tmp_path / "o.parquet")
     assert [row["prompt"] for row in rows_of(tmp_path / "o.parquet")] == [["Look\n[image]"], ["Hi"]]
     assert done.notes == ("1 prompt with parts that are no text: markers such as [image] stand for them",)
+
+
+LISTS = {  # as pandas and NumPy write lists into a cell
+    "['Hi there' 'then?']": ["Hi there", "then?"],
+    "['Hi'\n 'a \"word\"' \"it's\"]": ["Hi", 'a "word"', "it's"],
+    "[{'content': 'Hi', 'role': 'user'}\n {'content': 'Yo', 'role': 'assistant'}]": ["Hi"],
+    "[{'content': array(['Hi', 'you'], dtype=object), 'role': 'user'}]": ["Hi\nyou"],
+    '["two\nlines"]': ["two\nlines"],
+    "['a, b', 'c: {d}']": ["a, b", "c: {d}"],
+    "[it's fine]": ["[it's fine]"],
+}
+
+
+def test_lists_of_numpy_are_lists_of_turns(tmp_path: Path) -> None:
+    quoted = ['"' + cell.replace('"', '""') + '"' for cell in LISTS]
+    (tmp_path / "v.csv").write_text(
+        "prompt,model_a,model_b,winner\n" + "".join(f"{cell},ant,bee,tie\n" for cell in quoted)
+    )
+    import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet")
+    assert [row["prompt"] for row in rows_of(tmp_path / "o.parquet")] == list(LISTS.values())
 
 
 def test_words_that_only_look_like_json_stay_the_words_of_a_prompt(tmp_path: Path) -> None:
