@@ -37,6 +37,7 @@ from p2l.votes.kinds.converting import (
 from p2l.votes.kinds.inspect_logs import is_eval_file
 from p2l.votes.kinds.kind import Kind, Record, Sample
 from p2l.votes.kinds.registry import files_of, kind_of, known_columns
+from p2l.votes.kinds.tables import is_own_form
 from p2l.votes.kinds.texts import RowError, turns, unquoted
 from p2l.votes.kinds.values import BOTH_BAD, MEASURES, measures, winner_of
 from p2l.votes.lake import is_lake
@@ -310,6 +311,7 @@ def _translated(kind: Kind, sample: Sample, table: Source | None = None) -> Sour
         kind=kind.name,
         about=about,
         gives=kind.gives,
+        is_own_form=kind.name == "score-table" and is_own_form(sample),
         notes=table.notes if table is not None else (),
         places=place,
     )
@@ -359,7 +361,7 @@ _announced: set[str] = set()
 
 def announce(source: Source) -> None:
     """Say once what a path was taken for, where it is not a table of votes already."""
-    text = f"{source.name}: read as {source.about}" if source.kind else ""
+    text = f"{source.name}: read as {source.about}" if source.kind and not source.is_own_form else ""
     for line in [*source.notes, *([text] if text else [])]:
         line = line if line.startswith(source.name) else f"{source.name}: {line}"
         if line not in _announced:
@@ -416,15 +418,10 @@ def read_frame(
 
 
 def scores_source(source: str | Path, *, kind: str | None = None) -> Source:
-    """Open a table that has the columns of graded answers as it is, and whatever else by its kind."""
+    """Open a file or folder of graded answers, by its kind."""
     path = Path(source).expanduser()
     if not path.exists():
         raise VoteError(f"{path}: no such file")
-    if path.is_file() and kind is None and not is_eval_file(path):
-        table = open_file(path).source
-        columns = {*table.columns}
-        if {"model", "score"} <= columns and {"prompt", "question"} & columns and "judge" not in columns:
-            return table
     return open_votes_source(path, kind=kind)
 
 

@@ -20,7 +20,7 @@ from p2l.common.errors import InputError, VoteError
 from p2l.votes.door import arena_source, left_out, names_read, open_votes_source, together, why_none
 from p2l.votes.field import FieldColumns
 from p2l.votes.kinds.texts import clean_name
-from p2l.votes.reading import HOLDS_NUL, check_columns, read_votes
+from p2l.votes.reading import check_columns, read_votes
 from p2l.votes.rows import RawBatch, Source, is_text
 from p2l.votes.schema import clean_names
 from p2l.votes.scores import ScoreOptions, votes_of_source
@@ -202,7 +202,8 @@ def _batches(source: Source, options: ImportOptions) -> Iterator[tuple[Any, int]
     for raw in source.stream(None, _BATCH_ROWS, with_faults=True):
         place = raw.batch.schema.get_field_index("model")
         batch = raw.batch.set_column(place, "model", clean_names(source, raw.batch.column(place)))
-        bad = _faults_of_answers(batch) | source.faults_of(raw)
+        nameless = pc.indices_nonzero(pc.equal(batch.column("model"), "")).to_pylist()
+        bad = dict.fromkeys(nameless, "model has no name") | source.faults_of(raw)
         if bad and not options.drop_bad:
             row = min(bad)
             raise VoteError(
@@ -215,16 +216,6 @@ def _batches(source: Source, options: ImportOptions) -> Iterator[tuple[Any, int]
         yield batch, len(bad)
     if not kept:
         raise VoteError(f"{source.name}: holds no graded answers{why_none(source, lost)}")
-
-
-def _faults_of_answers(batch: Any) -> dict[int, str]:
-    """Return, by position, what is wrong with graded answers whose names are clean."""
-    nameless = pc.equal(batch.column("model"), "")
-    faults = dict.fromkeys(pc.indices_nonzero(nameless).to_pylist(), "model has no name")
-    if "prompt" in batch.schema.names:
-        holds_nul = pc.match_substring(batch.column("prompt"), "\0")
-        faults |= dict.fromkeys(pc.indices_nonzero(holds_nul).to_pylist(), HOLDS_NUL)
-    return faults
 
 
 def _notes(source: Source, marked: int) -> Iterator[str]:

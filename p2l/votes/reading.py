@@ -15,6 +15,7 @@ from p2l.common.errors import VoteError
 from p2l.votes.door import announce, open_votes_source, why_none
 from p2l.votes.kinds.registry import nearly
 from p2l.votes.kinds.self_names import REVEALED
+from p2l.votes.kinds.texts import HOLDS_NUL
 from p2l.votes.rows import Source, missing_column
 from p2l.votes.schema import (
     NUMBER_COLUMNS,
@@ -31,9 +32,6 @@ from p2l.votes.scores import votes_of_source
 from p2l.votes.spool import as_type, common_type
 
 # Faults of votes, looked for in a whole batch at once: reading stops at the first row that has one, checking lists all.
-
-
-HOLDS_NUL = "prompt holds a NUL character, which is not text"
 
 
 class Finding(NamedTuple):

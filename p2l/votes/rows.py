@@ -48,6 +48,7 @@ class Source:
     kind: str = ""  # name of the kind of file, where another tool's rows are translated
     about: str = ""  # what the file was taken for and how its fields are read
     gives: str = "votes"  # `scores` where the rows are graded answers
+    is_own_form: bool = False  # whether its columns are those that the documentation asks for: nothing is to be said
     notes: Sequence[str] = ()  # how the file was read where that is not plain from its name
     texts: Read | None = None  # reads all cells as text, where the types of columns are guessed from these
     places: Callable[[int], str] | None = None  # (row) -> words that name it, where rows are translated
@@ -56,6 +57,11 @@ class Source:
     """Column -> rows whose value is no text, where values of other rows are: there it stands as JSON."""
     left_out: Counter[str] = field(default_factory=Counter)  # what held nothing and is no row, counted while streaming
     spellings: dict[str, str] = field(default_factory=dict)  # names of models as they stood -> as they are read
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a model may have answered a question several times, as harnesses ask; else that is a mistake."""
+        return self.kind not in ("", "score-table")
 
     def __post_init__(self) -> None:
         check_number_of_columns(self.name, len(self.columns))

@@ -72,8 +72,7 @@ def votes_of_scores(source: str | Path | Source, options: ScoreOptions, *, drop_
     name = source.name if isinstance(source, Source) else str(source)
     opened = source if isinstance(source, Source) else open_scores(source)
     frame = read_frame(opened, COLUMNS, drop_bad=drop_bad)
-    # Harnesses ask a question several times; a table of a user's own that does so is rather a mistake.
-    answers, averaged = _checked(frame, name, repeats=opened.kind not in ("", "score-table"))
+    answers, averaged = _checked(frame, name, repeats=opened.repeats)
     answers = _chosen(answers, name, options)
     if (cells := answers["question_id"].nunique() * answers["model"].nunique()) > _MAX_CELLS:
         raise InputError(f"{name}: questions by models are {cells:,}, too many; cut the table")

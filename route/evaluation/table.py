@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
-from p2l.votes.door import read_frame
+from p2l.votes.door import announce, read_frame, scores_source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,8 +167,24 @@ def read_table(
     `prices` take the place of the column `cost`; with `one_price` all answers cost the same. Models that answered a
     smaller share of the questions than `min_coverage` are left out.
     """
-    file = Path(path).expanduser()
-    return table_of(read_frame(file, COLUMNS), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage)
+    source = scores_source(path)
+    announce(source)
+    frame = read_frame(source, COLUMNS)
+    if source.repeats:
+        frame = _averaged(frame)
+    return table_of(frame, source.name, prices=prices, one_price=one_price, min_coverage=min_coverage)
+
+
+def _averaged(answers: pd.DataFrame) -> pd.DataFrame:
+    """Return each model's answer to each question once, graded with the mean of all: harnesses ask several times."""
+    cell = ["question_id" if "question_id" in answers else "prompt", "model"]
+    if not {*cell, "score"} <= {*answers} or not answers.duplicated(cell).any():
+        return answers
+    numbers = [name for name in ("score", "cost", "output_chars") if name in answers]
+    others = [name for name in answers if name not in (*cell, *numbers)]
+    means = dict.fromkeys(numbers, "mean") | dict.fromkeys(others, "first")
+    averaged: pd.DataFrame = answers.groupby(cell, sort=False, as_index=False).agg(means)
+    return averaged
 
 
 def table_of(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from p2l.common.files import parse_json
 from p2l.votes.kinds.flat import Columns, FlatBatch, OddBatchError
 from p2l.votes.kinds.kind import Kind, Record, Row
-from p2l.votes.kinds.texts import RowError, has_surrogate
+from p2l.votes.kinds.texts import HOLDS_NUL, RowError, has_surrogate
 from p2l.votes.kinds.values import MEASURES, NoVerdictError, grade
 
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -81,6 +81,8 @@ def _checked(kind: Kind, row: Row) -> Row:
     """Return a row whose values are of the types of the schema; RowError where one is not, or lacks."""
     if _is_no_text(row):
         raise RowError("holds half of a surrogate pair, which is not text")
+    if isinstance(row.get("prompt"), str) and "\0" in row["prompt"]:
+        raise RowError(HOLDS_NUL)
     lacking = next((name for name in NEEDED[kind.gives] if row.get(name) is None), None)
     if lacking:
         raise RowError(f"has no {lacking}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ Columns = dict[str, Any]
 # A cell that may be a list of texts as JSON writes it on one line; others that begin like JSON are read row by row.
 _MAY_BE_LIST = r'^\s*\["[^\n\r]*"\]\s*$'
 _LIKE_JSON = r"^\s*[\[{]"
+_ODD_TEXT = rf"{_LIKE_JSON}|\x00"
 # A field that no cell can name, so that a cell cannot close its object and begin another.
 _CELL_FIELD = secrets.token_hex(8)
 
@@ -41,6 +42,12 @@ class FlatBatch:
 
     def __len__(self) -> int:
         return len(self._batch)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of the columns of the table."""
+        names: Sequence[str] = self._batch.schema.names
+        return names
 
     def leave(self, rows: Any) -> None:
         """Mark rows (N,), a mask of Arrow or NumPy, as odd."""
@@ -69,9 +76,9 @@ class FlatBatch:
         return column.cast(pa.string())
 
     def words(self, *names: str) -> Any:
-        """Return prompts that are one text each, null where there is none; cells that look like JSON are odd."""
+        """Return prompts of one text each, null where there is none; cells that look like JSON or hold NUL are odd."""
         column = self.texts(*names)
-        self.leave(pc.match_substring_regex(column, _LIKE_JSON))
+        self.leave(pc.match_substring_regex(column, _ODD_TEXT))
         return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
     def each(self, convert: Callable[[Any], Any], kind: Any, *names: str, needed: bool = True) -> Any:

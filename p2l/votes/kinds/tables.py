@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,18 +14,9 @@ from p2l.votes.kinds.texts import RowError, prompt_turns
 from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier, name_of
 
 PROMPTS = ("prompt", "question", "input", "instruction", "query", "problem", "problem_statement", "origin_query")
-QUESTION_IDS = (
-    "question_id",
-    "id",
-    "doc_id",
-    "task_id",
-    "instance_id",
-    "sample_id",
-    "example_id",
-    "index",
-    "uid",
-    "item",
-)
+_NAMED_IDS = ("question_id", "doc_id", "task_id", "instance_id", "sample_id", "example_id")
+QUESTION_IDS = (*_NAMED_IDS, "id", "index", "uid", "item")
+"""The last may as well number the rows of a table of answers, where they are taken if questions have no words."""
 MODELS = ("model", "model_name", "model_id", "llm", "system", "model_name_or_path")
 SCORES = (
     *("score", "acc", "accuracy", "correct", "is_correct", "passed", "pass", "resolved", "exact_match", "grade"),
@@ -66,7 +57,7 @@ def graded(row: Row) -> Iterator[Row]:
 
 def _answer(row: Row) -> Iterator[Row]:
     yield {
-        "question_id": identifier(first_of(row, QUESTION_IDS)),
+        "question_id": identifier(first_of(row, _ids_among(row))),
         "category": identifier(first_of(row, _CATEGORIES)),
         "prompt": one_text(first_of(row, PROMPTS)),
         "model": name_of(first_of(row, MODELS), "model"),
@@ -79,7 +70,7 @@ def _answer(row: Row) -> Iterator[Row]:
 def _answers(table: FlatBatch) -> Sequence[Columns]:
     """Return the columns that `_answer` gives of each row."""
     return [
-        _question(table)
+        _question(table, _ids_among(table.columns))
         | {
             "model": table.names(*MODELS),
             "score": table.each(grade, pa.float64(), *SCORES),
@@ -89,9 +80,14 @@ def _answers(table: FlatBatch) -> Sequence[Columns]:
     ]
 
 
-def _question(table: FlatBatch) -> Columns:
+def _ids_among(columns: Iterable[str]) -> Sequence[str]:
+    """Return which columns may name the question of an answer."""
+    return QUESTION_IDS if {*columns}.isdisjoint(PROMPTS) else _NAMED_IDS
+
+
+def _question(table: FlatBatch, ids: Sequence[str] = QUESTION_IDS) -> Columns:
     return {
-        "question_id": table.texts(*QUESTION_IDS),
+        "question_id": table.texts(*ids),
         "category": table.texts(*_CATEGORIES),
         "prompt": table.words(*PROMPTS),
     }
@@ -105,6 +101,11 @@ def _is_long(sample: Sample) -> bool:
     columns = sample.columns
     named = columns.intersection(MODELS) and columns.intersection(SCORES)
     return bool(named and columns.intersection((*PROMPTS, *QUESTION_IDS)))
+
+
+def is_own_form(sample: Sample) -> bool:
+    """Return whether a table of graded answers has the columns that the documentation asks for."""
+    return sample.has("model", "score") and bool(sample.columns & {"prompt", "question"})
 
 
 def _is_number(value: object) -> bool:

@@ -28,6 +28,9 @@ _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join
 _LATIN = str.maketrans("авекмнорстухіјѕһԁԛԝαβεζηικμνορτυχ", "abekmhopctyxijshdqwabezhikmnoptyx")
 
 
+HOLDS_NUL = "prompt holds a NUL character, which is not text"
+
+
 class RowError(ValueError):
     """A row that cannot be read; the text says why."""
 

@@ -498,6 +498,16 @@ def test_a_graded_answer_is_read_by_the_names_that_people_use(
     assert (answer.get("prompt"), answer["model"], answer["score"], answer.get("category")) == expected
 
 
+def test_numbers_of_rows_are_no_questions_where_these_have_words(tmp_path: Path) -> None:
+    rows = [{"id": n, "question": f"Q{n // 2}", "model": ("ant", "bee")[n % 2], "score": n % 2} for n in range(4)]
+    written(tmp_path, {"scores.jsonl": tuple(rows)})
+    assert len(next(iter(read_votes(tmp_path / "scores.jsonl")))) == 2
+    wordless = [{"id": n // 2, "model": row["model"], "score": row["score"]} for n, row in enumerate(rows)]
+    written(tmp_path, {"scores.jsonl": tuple(wordless)})
+    _, answers = imported(tmp_path / "scores.jsonl")
+    assert [answer["question_id"] for answer in answers] == ["0", "0", "1", "1"]
+
+
 def test_samples_of_older_versions_of_lm_eval_are_read(tmp_path: Path) -> None:
     line = {"doc_id": 0, "doc": {}, "target": "4", "arguments": [["2 + 2?", {"until": ["\n"]}]], "resps": [["4"]]}
     filters = (

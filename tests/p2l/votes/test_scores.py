@@ -64,8 +64,8 @@ def test_categories_are_kept_apart_and_votes_are_votes(command: Command, table: 
     ("change", "flags", "fault"),
     [
         (lambda rows: rows.drop(columns="score"), (), "has no column 'score'"),
-        (lambda rows: rows.assign(score="good"), (), "row 1: score is not a number"),
-        (lambda rows: rows.assign(model=3.5), (), "row 1: model is not text"),
+        (lambda rows: rows.assign(score="good"), (), "line 1: score 'good' is neither a number nor a verdict"),
+        (lambda rows: rows.assign(model=3.5), (), "line 1: model is not text"),
         (lambda rows: pd.concat([rows, rows[:1]]), (), "row 161: this model has answered this question"),
         (lambda rows: rows, ("--only", "poems"), "has no category 'poems'; it has maths, prose"),
         (lambda rows: rows[rows.model == "ant"], (), "no question was answered by two models"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +142,26 @@ def test_sides_without_prompts_are_refused() -> None:
         list(splits(["one", "two"], share=1e-9, folds=1, seed=0))
     with pytest.raises(InputError, match="--folds 5 is more than the 2 distinct prompts"):
         list(splits(["one", "two"], share=0.2, folds=5, seed=0))
+
+
+def test_a_table_of_questions_and_verdicts_is_read_as_every_other_command_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "answers.csv"
+    path.write_text("question,model,score\nQ,ant,correct\nQ,bee,incorrect\nR,ant,50%\nR,bee,1\n", encoding="utf-8")
+    table = read_table(path, one_price=True)
+    assert (table.models, table.prompts) == (("ant", "bee"), ("Q", "R"))
+    assert table.scores.tolist() == [[1.0, 0.0], [0.5, 1.0]]
+    path.write_text("question,model,score\nQ\0,ant,1\nQ,bee,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"answers\.csv: row 2: prompt holds a NUL character"):
+        read_table(path, one_price=True)
+
+
+def test_epochs_of_a_harness_count_with_their_mean(tmp_path: Path) -> None:
+    for model, grades in (("ant", "CCI"), ("bee", "IIC")):
+        samples = [
+            {"id": 1, "epoch": epoch, "input": "2 + 2?", "scores": {"match": {"value": grade}}}
+            for epoch, grade in enumerate(grades, 1)
+        ]
+        log = {"version": 2, "status": "success", "eval": {"task": "sums", "model": model}, "samples": samples}
+        (tmp_path / f"{model}.json").write_text(json.dumps(log), encoding="utf-8")
+    table = read_table(tmp_path, one_price=True)
+    assert table.scores == pytest.approx(np.array([[2 / 3, 1 / 3]]))
