@@ -62,6 +62,8 @@ _FIELDS: Mapping[str, Collection[str]] = {
     ),
 }
 """Fields that pass; others are dropped, as those of chat requests are."""
+_OPERATIONS = {"completions": "text_completion", "embeddings": "embeddings"}
+"""Names that traces have for endpoints which do not make content of another kind."""
 _BODY_SECONDS = 60.0
 _MOST_ANSWERS = 16  # of one request
 _PAUSE_SECONDS = 0.2
@@ -307,7 +309,10 @@ class _Forwarding:
                 max_bytes = int(config.max_answer_mb * 2**20)
                 timeouts = config.timeouts.of_attempt(max(1e-3, self.answer.deadline.left()), max_bytes, stream=False)
                 deployment.use(request.size // BYTES_PER_TOKEN)
-                with self.service.dispatcher.attempt(self.answer, deployment, charge):
+                operation = _OPERATIONS.get(self.kind, "generate_content")
+                with self.service.dispatcher.attempt(
+                    self.answer, deployment, charge, request.fields, operation=operation
+                ):
                     forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
                 charge.use, charge.identity = deployment.use, deployment.identity
                 self.answer.shown.append(charge)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from route.providers.base import TRACE_HEADERS
 from route.providers.usage import TokenCounts
@@ -28,12 +31,15 @@ _LONGEST_PROMPT = 10_000  # characters in a span
 _OFF = contextlib.nullcontext()
 
 
+def _with_values(attributes: Attributes) -> dict[str, Any]:
+    """Return the attributes that have a value."""
+    # What a client sends in the place of a number may be anything; spans take these alone.
+    kinds = (str, bool, int, float, list, tuple)
+    return {name: value for name, value in attributes.items() if isinstance(value, kinds) and value != ""}
+
+
 def _set_all(span: Span, attributes: Attributes) -> None:
-    """Set the attributes that have a value."""
-    for name, value in attributes.items():
-        # What a client sends in the place of a number may be anything; spans take these alone.
-        if isinstance(value, str | bool | int | float | list | tuple) and value != "":
-            span.set_attribute(name, value)
+    span.set_attributes(_with_values(attributes))
 
 
 _PROVIDERS: Mapping[str, str] = {
@@ -46,22 +52,65 @@ _PROVIDERS: Mapping[str, str] = {
     "moonshot": "moonshot_ai",
     "openai-o1": "openai",
     "openai-reasoning": "openai",
+    "openai-responses": "openai",
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
 """Providers by the names of OpenTelemetry's conventions for generative AI, where those are others than ours."""
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_PORTS = {"http": 80, "https": 443}
+_MEDIA = {"text": "text", "json_object": "json", "json_schema": "json", "audio": "speech", "image": "image"}
+"""Types of output by the names of formats and modalities."""
+_MOST_STOPS = 16
+_LONGEST_IDENTIFIER = 256
+
+
+def place_of(provider: str, sent_model: str, url: str) -> Attributes:
+    """Return what the spans of calls say of the place that is asked: the provider, the model's name there, the server.
+
+    `url` is its base URL.
+    """
+    parts = urlsplit(url)
+    return {
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+        "gen_ai.request.model": sent_model,
+        "server.address": parts.hostname,
+        "server.port": parts.port or _PORTS.get(parts.scheme),
+    }
+
+
+def _within(request: Mapping[str, Any], *path: str) -> Any:
+    """Return what stands at a path within a request, which may hold anything; None where nothing does."""
+    part: Any = request
+    for name in path:
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
+
+
+def _first(request: Mapping[str, Any], *paths: str) -> Any:
+    """Return the first thing that a request has at one of these paths, whose names stand between dots."""
+    return next((part for path in paths if (part := _within(request, *path.split("."))) is not None), None)
 
 
 def _asked(request: Mapping[str, Any]) -> Attributes:
-    """Return the attributes of a chat completion request; nothing of its text."""
-    stops = request.get("stop") or ()
-    wanted = (request.get("response_format") or {}).get("type")
+    """Return the attributes of a request of chat completions, Messages or Responses; nothing of its text."""
+    stops = _first(request, "stop", "stop_sequences")
+    stops = [stops] if isinstance(stops, str) else stops if isinstance(stops, list) else []
+    format_name = _first(request, "response_format.type", "text.format.type", "output_config.format.type")
+    modalities = request.get("modalities")
+    if format_name is None and isinstance(modalities, list):  # a request for speech asks for its text as well
+        format_name = next((each for each in ("audio", "image") if each in modalities), None)
     about: dict[str, Any] = {f"gen_ai.request.{name}": request.get(name) for name in _SAMPLING}
-    about["gen_ai.request.max_tokens"] = request.get("max_completion_tokens") or request.get("max_tokens")
-    about["gen_ai.request.stop_sequences"] = [stops] if isinstance(stops, str) else list(stops) or None
+    about["gen_ai.request.max_tokens"] = _first(request, *_LIMITS)
+    about["gen_ai.request.stop_sequences"] = [stop for stop in stops[:_MOST_STOPS] if isinstance(stop, str)] or None
     about["gen_ai.request.choice.count"] = request.get("n") if request.get("n") != 1 else None
-    about["gen_ai.output.type"] = "text" if wanted in (None, "text") else "json"
+    about["gen_ai.request.stream"] = True if request.get("stream") is True else None
+    about["gen_ai.request.reasoning.level"] = _first(
+        request, "reasoning_effort", "reasoning.effort", "output_config.effort"
+    )
+    about["gen_ai.request.previous_response.id"] = request.get("previous_response_id")
+    about["gen_ai.output.type"] = _MEDIA.get(str(format_name))
     return about
 
 
@@ -72,8 +121,13 @@ class CallTrace:
     span: Span
     headers: dict[str, str]
     """Headers that tell the provider of the span."""
+    started: float = field(default_factory=time.perf_counter)
     _answer: dict[str, Any] = field(default_factory=dict)
     _finishes: dict[int, str] = field(default_factory=dict)
+
+    def begun(self) -> None:
+        """Note the first piece of a stream."""
+        self._answer["gen_ai.response.time_to_first_chunk"] = time.perf_counter() - self.started
 
     def hear(self, answer: Mapping[str, Any]) -> None:
         """Note who answers and how the choices end, by a whole answer or a chunk."""
@@ -81,6 +135,7 @@ class CallTrace:
             if isinstance(answer.get(name), str) and answer[name]:
                 self._answer[f"gen_ai.response.{name}"] = answer[name]
         for choice in answer.get("choices") or ():
+            self._finishes.setdefault(choice.get("index") or 0, "error")  # until its end is told
             if choice.get("finish_reason"):
                 self._finishes[choice.get("index") or 0] = str(choice["finish_reason"])
 
@@ -95,7 +150,12 @@ class CallTrace:
             "gen_ai.usage.input_tokens": usage.prompt,
             "gen_ai.usage.output_tokens": usage.completion,
             "gen_ai.usage.cache_read.input_tokens": usage.cached or None,
+            "gen_ai.usage.cache_write.input_tokens": usage.written or None,
+            # Its name before; most viewers know this one.
             "gen_ai.usage.cache_creation.input_tokens": usage.written or None,
+            "gen_ai.usage.reasoning.output_tokens": usage.reasoning or None,
+            "gen_ai.usage.audio.input_tokens": usage.heard or None,
+            "gen_ai.usage.audio.output_tokens": usage.spoken or None,
         }
         finishes = [reason for _, reason in sorted(self._finishes.items())]
         ending = {"gen_ai.response.finish_reasons": finishes or None, "p2l.cost": cost}
@@ -110,6 +170,8 @@ class RequestTrace:
     tracing: Tracing
     span: Span
     context: Context = field(repr=False)
+    conversation: str = ""
+    """As the client names it."""
 
     @contextlib.contextmanager
     def child(self, name: str, *, is_call: bool = False) -> Iterator[Span]:
@@ -124,22 +186,20 @@ class RequestTrace:
         finally:
             span.end()
 
-    def call(
-        self, model: str, sent_model: str, provider: str, deployment: str = "", request: Mapping[str, Any] | None = None
-    ) -> CallTrace:
-        """Begin a call to a provider, under the name that the model has there, for a chat completion request."""
-        span = self.tracing.start(f"call {model}", self.context, is_call=True)
-        _set_all(
-            span,
-            {
-                "gen_ai.operation.name": "chat",
-                "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
-                "gen_ai.request.model": sent_model,
-                **_asked(request or {}),
-                "p2l.model": model,
-                "p2l.deployment": deployment,
-            },
-        )
+    def call(self, operation: str, place: Attributes, request: Mapping[str, Any]) -> CallTrace:
+        """Begin a call to a provider with a request in its own protocol; `place` is what is known of it before.
+
+        `operation` is a name of the conventions, such as `chat`.
+        """
+        conversation = self.conversation or _first(request, "conversation.id", "conversation")
+        about: Attributes = {
+            "gen_ai.operation.name": operation,
+            **place,
+            **_asked(request),
+            "gen_ai.conversation.id": conversation[:_LONGEST_IDENTIFIER] if isinstance(conversation, str) else None,
+        }
+        name = f"{operation} {place.get('gen_ai.request.model')}"
+        span = self.tracing.start(name, self.context, is_call=True, about=about)
         return CallTrace(span, self.tracing.headers_of(span))
 
     def end(self, status: int, attributes: Attributes, *, turns: Sequence[str] = ()) -> None:
@@ -209,14 +269,17 @@ class Tracing:
         parent = TraceContextTextMapPropagator().extract({name: headers[name] for name in _NAMES if name in headers})
         span = self._tracer.start_span(f"POST {path}", parent, kind=trace.SpanKind.SERVER)
         _set_all(span, {"http.request.method": "POST", "url.path": path, "p2l.request_id": request_id})
-        return RequestTrace(self, span, trace.set_span_in_context(span, parent))
+        conversation = headers.get("x-p2l-conversation", "")
+        return RequestTrace(self, span, trace.set_span_in_context(span, parent), conversation)
 
-    def start(self, name: str, context: Context, *, is_call: bool = False) -> Span:
-        """Start a child."""
+    def start(
+        self, name: str, context: Context, *, is_call: bool = False, about: Attributes = MappingProxyType({})
+    ) -> Span:
+        """Start a child; samplers see what is known `about` it."""
         from opentelemetry.trace import SpanKind
 
         kind: SpanKind = SpanKind.CLIENT if is_call else SpanKind.INTERNAL
-        return self._tracer.start_span(name, context, kind=kind)
+        return self._tracer.start_span(name, context, kind=kind, attributes=_with_values(about))
 
     def headers_of(self, span: Span) -> dict[str, str]:
         """Return the headers that name a span as the parent of what others do."""

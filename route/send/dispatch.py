@@ -277,6 +277,8 @@ class Dispatcher:
             except ProviderError as error:
                 deployment.breaker.failed(error)
                 answer.faults.append(error)
+                if (trace := answer.charges[-1].trace) is not None:
+                    trace.failed(error.fault.value, error.status)
                 self.metrics.failed(deployment.name, error)
                 raise of_fault(error, deployment.name) from error
 
@@ -313,7 +315,7 @@ class Dispatcher:
         noted = DROPPED_FIELDS.set(answer.dropped)
         OWN_HISTORY.set(deployment.name in (request.direct, answer.choice.fixed))
         try:
-            with self.attempt(answer, deployment, charge):
+            with self.attempt(answer, deployment, charge, outgoing):
                 left = max(_MARGIN, answer.deadline.left())
                 max_bytes = int(self.config.max_answer_mb * 2**20)
                 timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=request.stream)
@@ -349,14 +351,23 @@ class Dispatcher:
         return body, body
 
     @contextlib.contextmanager
-    def attempt(self, answer: Answer, deployment: Deployment, charge: Charge) -> Iterator[None]:
-        """Count the block as an attempt: at its deployment and breaker, in its trace, and where it fails in the log."""
+    def attempt(
+        self,
+        answer: Answer,
+        deployment: Deployment,
+        charge: Charge,
+        sent: JSON | NativeRequest,
+        *,
+        operation: str = "chat",
+    ) -> Iterator[None]:
+        """Count the block as an attempt: at its deployment and breaker, in its trace, and where it fails in the log.
+
+        `sent` is the request, and `operation` what it asks for, as traces name it.
+        """
         probe = answer.begin(deployment)
         if answer.trace is not None:
-            model = deployment.config
-            charge.trace = answer.trace.call(
-                deployment.name, model.name, model.type, deployment.label, charge.request.body
-            )
+            body = sent if isinstance(sent, dict) else {**sent.settings, **sent.body}
+            charge.trace = answer.trace.call(operation, deployment.about, body)
         try:
             with passed_on(charge.trace):
                 yield
@@ -372,6 +383,8 @@ class Dispatcher:
             answer.end()
             deployment.breaker.give_up(probe)
             raise
+        if charge.trace is not None and answer.request.stream:
+            charge.trace.begun()
         deployment.breaker.began(probe)
 
     def first(self, answer: Answer) -> Deployment:

@@ -18,6 +18,7 @@ from typing import Any
 from p2l.common.errors import ConfigError
 from route.config import ModelConfig, RouterConfig
 from route.keep.workers import Peers, SharedCounts
+from route.observability.tracing import Attributes, place_of
 from route.providers.accounts import account_for, make_provider
 from route.providers.base import Fault, Forwarding, NativeProvider, Provider, ProviderError
 from route.request.api_errors import ApiError
@@ -192,6 +193,8 @@ class Deployment:
     """Names of the fields of requests that reach it beside the plain ones."""
     label: str = ""
     """Its name among the deployments of the model; empty where it is the only one."""
+    about: Attributes = field(default_factory=dict)
+    """What the spans of its calls say of it."""
     weight: float = 1.0
     max_in_flight: int | None = None
     per_minute: int | None = None
@@ -464,6 +467,11 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
                     is_refused_if_other=config.unexpected_model == "refuse",
                     pass_fields=listed,
                     label=label,
+                    about={
+                        **place_of(place.type, place.name, account.base_url),
+                        "p2l.model": name,
+                        "p2l.deployment": label,
+                    },
                     weight=limits.weight,
                     max_in_flight=limits.max_in_flight,
                     per_minute=None if limit is None else max(1, limit // workers),

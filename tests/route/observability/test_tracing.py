@@ -8,7 +8,9 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import openai
 import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -68,11 +70,11 @@ def test_a_request_goes_on_with_the_trace_of_its_client_down_to_the_provider(tmp
                 _, _, headers = await router.post("/v1/chat/completions", {"messages": HELLO}, {"traceparent": PARENT})
                 await sent(router)
         (request,) = collector.named("POST /v1/chat/completions")
-        (call,) = collector.named("call good")
+        (call,) = collector.named("chat good-1")
         assert {span.trace_id.hex() for span in collector.spans} == {PARENT.split("-")[1]}
         assert request.parent_span_id.hex() == PARENT.split("-")[2]
         children = [span for span in collector.spans if span.parent_span_id == request.span_id]
-        assert [span.name for span in children] == ["score", "choose", "call good"]
+        assert [span.name for span in children] == ["score", "choose", "chat good-1"]
         told = provider.asked[0].headers["traceparent"].split("-")
         assert told[1:3] == [call.trace_id.hex(), call.span_id.hex()]
         scored = router.endpoint.headers[-1]["traceparent"].split("-")
@@ -100,7 +102,7 @@ def test_each_attempt_has_a_span_and_no_span_has_the_prompt(tmp_path: Path, stre
                 if stream:
                     _ = [chunk async for chunk in answer]
                 await sent(router)
-                failed, answered = collector.named("call good"), collector.named("call fair")
+                failed, answered = collector.named("chat good-1"), collector.named("chat fair-1")
                 assert [attributes(span)["error.type"] for span in failed] == ["server", "server"]
                 assert [attributes(span)["gen_ai.usage.output_tokens"] for span in answered] == [3]
                 (request,) = collector.named("POST /v1/chat/completions")
@@ -110,34 +112,126 @@ def test_each_attempt_has_a_span_and_no_span_has_the_prompt(tmp_path: Path, stre
     asyncio.run(main())
 
 
+def genai_of(span: Any) -> dict[str, Any]:
+    """Return the attributes that the conventions name, lists as such."""
+    told = {name: part for name, part in attributes(span).items() if name.startswith(("gen_ai.", "server."))}
+    return {
+        name: [each.string_value for each in part.values] if hasattr(part, "values") else part
+        for name, part in told.items()
+    }
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_has_the_names_of_the_conventions_for_generative_ai(tmp_path: Path, stream: bool) -> None:
     async def main() -> None:
         async with traced(tmp_path, models={"good": {"type": "xai"}}) as (router, collector):
             asked: dict[str, Any] = {"temperature": 0, "top_p": 0.5, "seed": 7, "max_tokens": 99, "stop": ["a", "b"]}
-            answer = await router.ask(stream=stream, response_format={"type": "json_object"}, **asked)
+            asked |= {"response_format": {"type": "json_object"}, "reasoning_effort": "low"}
+            headers = {"x-p2l-conversation": "conversation-9"}
+            answer = await router.ask(stream=stream, extra_headers=headers, **asked)
             if stream:
                 _ = [chunk async for chunk in answer]
             await sent(router)
-        (call,) = collector.named("call good")
-        told = {name: part for name, part in attributes(call).items() if name.startswith("gen_ai.")}
-        several = ("gen_ai.request.stop_sequences", "gen_ai.response.finish_reasons")
-        lists = {name: [each.string_value for each in told.pop(name).values] for name in several}
-        assert lists == {"gen_ai.request.stop_sequences": ["a", "b"], "gen_ai.response.finish_reasons": ["stop"]}
+            url = str(router.service.config.model_configs["good"].base_url)
+        (call,) = collector.named("chat good-1")
+        told = genai_of(call)
         assert told.pop("gen_ai.response.id")
         tokens = {name: told.pop(f"gen_ai.usage.{name}") for name in ("input_tokens", "output_tokens")}
         assert all(count > 0 for count in tokens.values())
+        if stream:
+            assert told.pop("gen_ai.request.stream") is True
+            assert told.pop("gen_ai.response.time_to_first_chunk") > 0
         assert told == {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": "x_ai",
+            "server.address": "127.0.0.1",
+            "server.port": urlsplit(url).port,
+            "gen_ai.conversation.id": "conversation-9",
             "gen_ai.request.model": "good-1",
             "gen_ai.request.temperature": 0,
             "gen_ai.request.top_p": 0.5,
             "gen_ai.request.seed": 7,
             "gen_ai.request.max_tokens": 99,
+            "gen_ai.request.stop_sequences": ["a", "b"],
+            "gen_ai.request.reasoning.level": "low",
             "gen_ai.output.type": "json",
             "gen_ai.response.model": "good-1",
+            "gen_ai.response.finish_reasons": ["stop"],
         }
+
+    asyncio.run(main())
+
+
+def test_a_call_in_the_clients_own_protocol_has_the_same_names(tmp_path: Path) -> None:
+    usage = {"input_tokens": 9, "output_tokens": 8, "output_tokens_details": {"reasoning_tokens": 5}}
+    usage["input_tokens_details"] = {"cached_tokens": 4, "cache_write_tokens": 2}
+    response = {"id": "resp_1", "object": "response", "status": "completed", "model": "o-1", "usage": usage}
+    response["output"] = [{"type": "message", "content": [{"type": "output_text", "text": "hi", "annotations": []}]}]
+
+    async def main() -> None:
+        async with serving(answering(response)) as provider:
+            models = {"good": {"type": "openai-responses", "base_url": provider.url, "api_key": "k"}}
+            async with traced(tmp_path, models=models) as (router, collector):
+                form = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
+                body: dict[str, Any] = {
+                    "input": "hello",
+                    "direct_model": "good",
+                    "max_output_tokens": 50,
+                    "store": False,
+                }
+                body |= {"reasoning": {"effort": "high"}, "text": {"format": form}}
+                status, _, _ = await router.post("/v1/responses", {**body, "conversation": {"id": "conv_7"}}, {})
+                await sent(router)
+        assert status == 200
+        (call,) = collector.named("chat good-1")
+        told = genai_of(call)
+        assert {name.removeprefix("gen_ai."): part for name, part in told.items() if "server." not in name} == {
+            "operation.name": "chat",
+            "provider.name": "openai",
+            "conversation.id": "conv_7",
+            "request.model": "good-1",
+            "request.max_tokens": 50,
+            "request.reasoning.level": "high",
+            "output.type": "json",
+            "response.id": "resp_1",
+            "response.model": "o-1",
+            "response.finish_reasons": ["stop"],
+            "usage.input_tokens": 9,
+            "usage.output_tokens": 8,
+            "usage.cache_read.input_tokens": 4,
+            "usage.cache_write.input_tokens": 2,
+            "usage.cache_creation.input_tokens": 2,
+            "usage.reasoning.output_tokens": 5,
+        }
+
+    asyncio.run(main())
+
+
+def test_fields_of_any_shape_do_not_break_the_spans_of_a_request(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with traced(tmp_path) as (router, collector):
+            odd: dict[str, Any] = {"stop": 5, "reasoning_effort": {"a": 1}, "seed": [1], "modalities": "text"}
+            status, _, _ = await router.post("/v1/chat/completions", {"messages": HELLO, **odd}, {})
+            assert status == 200
+            status, _, _ = await router.post("/v1/chat/completions", {"messages": HELLO, "response_format": "json"}, {})
+            assert status == 400  # the provider's word, not an error of the router
+            await sent(router)
+        call, *_ = collector.named("chat good-1")
+        assert "gen_ai.request.stop_sequences" not in attributes(call)
+
+    asyncio.run(main())
+
+
+def test_the_span_of_a_stream_that_breaks_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with traced(tmp_path) as (router, collector):
+            router.mocks["good"].fail_next("cut")
+            with pytest.raises(openai.APIError):
+                _ = [chunk async for chunk in await router.ask(stream=True)]
+            await sent(router)
+        (call,) = collector.named("chat good-1")
+        assert "error.type" in attributes(call)
+        assert genai_of(call)["gen_ai.response.finish_reasons"] == ["error"]
 
     asyncio.run(main())
 
