@@ -168,7 +168,7 @@ class RequestIds:
         return float(int(text[len(_ID_PREFIX) :][:8], 16))
 
     def _mark(self, text: str) -> str:
-        return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()[:_MARK_LETTERS]
+        return hmac.digest(self._secret, text.encode(), "sha256").hex()[:_MARK_LETTERS]
 
 
 class NoVoteError(InputError):

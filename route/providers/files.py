@@ -17,7 +17,6 @@ from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.http import Translation, Transport, too_large
 from route.providers.registry import PROVIDERS, spec_of
 
-_BLOCK = 1 << 16
 _LONGEST_LINE = 64 << 20  # bytes; who reads the file takes it line by line
 
 
@@ -68,7 +67,7 @@ class FileTransport(Transport):
             response = await self._open("GET", url, timeouts)
         last, size, line = b"\n", 0, 0
         try:
-            while block := await asyncio.wait_for(response.content.read(_BLOCK), timeouts.stall):
+            while block := await asyncio.wait_for(response.content.readany(), timeouts.stall):
                 size += len(block)
                 if size > timeouts.max_bytes:
                     raise too_large(timeouts.max_bytes)

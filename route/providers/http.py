@@ -1,5 +1,7 @@
 """HTTP to one provider: one pool of connections, time limits, and every failure as a `ProviderError`.
 
+Where there is no key, requests are signed for AWS (Signature Version 4, by botocore) or carry a token of Google (by
+google-auth), by credentials that these find as their own tools do: in the environment, a profile, the machine's role.
 Time limits are timers (about 2 us each) instead of tasks, since every chunk of a stream has one. A connection whose
 answer is complete is kept; closing any other ends the request at the provider.
 """
@@ -14,23 +16,33 @@ import json
 import math
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from yarl import URL
 
+from p2l.common.errors import ConfigError
 from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.common.long_texts import LONG, may_be_deeper, parse_apart, to_json
 from p2l.common.version import __version__
 from p2l.common.web import time_limit
-from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
+from route.providers.base import (
+    JSON,
+    SECRET_OPTIONS,
+    TRACE_HEADERS,
+    Account,
+    Fault,
+    Forwarded,
+    ProviderError,
+    Timeouts,
+)
 from route.providers.completions import SHAPE_ERRORS
+from route.providers.connection import Answer, BrokenError, Connections, NotHttpError, UnreachableError
 from route.providers.errors import refusal
-from route.providers.signing import SECRET_OPTIONS, signer_for
 
 _MAX_EVENT_BYTES = 32 * 2**20  # more would fill our memory
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which a stream may begin with
@@ -152,11 +164,13 @@ class Transport:
         self._secrets = [secret for secret in (account.api_key, parts.password) if secret]
         self._secrets += [value for name, value in account.headers.items() if name.lower() not in _PUBLIC_HEADERS]
         self._secrets += [str(account.options[name]) for name in SECRET_OPTIONS if account.options.get(name)]
-        self._sign = signer_for(protocol, account)
+        self._sign = _signer_for(protocol, account)
         host = parts.hostname or ""
         # A proxy could not reach this machine.
         self._proxy = None if host in _LOCAL_HOSTS or proxy_bypass(host) else getproxies().get(parts.scheme)
+        self._connections = Connections(account.base_url, self._headers)
         self._session: aiohttp.ClientSession | None = None
+        """For what the connections are not for: proxies, and bodies in pieces."""
         self._draining: set[asyncio.Task[None]] = set()
 
     async def answer(self, url: str, body: JSON, timeouts: Timeouts, headers: Mapping[str, str] | None = None) -> JSON:
@@ -293,6 +307,7 @@ class Transport:
         for task in draining:
             task.cancel()
         await asyncio.gather(*draining, return_exceptions=True)
+        self._connections.close()
         if self._session is not None:
             await self._session.close()
 
@@ -308,33 +323,20 @@ class Transport:
 
     async def _open(
         self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
-    ) -> aiohttp.ClientResponse:
+    ) -> Answer | aiohttp.ClientResponse:
         """Return the response to a request. Raise ProviderError if its status is not 2xx."""
         address: str | URL = url
         if self._sign is not None:
             headers = {**(headers or {}), **await self._sign(method, url, data if isinstance(data, bytes) else b"")}
             address = URL(url, encoded=True)  # as it was signed
-        if isinstance(data, bytes) and len(data) > _LARGE_REQUEST_BYTES:
-            data = io.BytesIO(data)  # which is sent in pieces
         trace = TRACE_HEADERS.get()
         if trace is not None:
             headers = {**(headers or {}), **trace}
-        if self._session is None:  # made here, in the event loop that the connections belong to
-            self._session = aiohttp.ClientSession(
-                # 0: no request waits for another; how many there are is limited where they arrive.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
-                cookie_jar=aiohttp.DummyCookieJar(),  # requests of different clients share the pool
-                headers=self._headers,
-            )
-        response = await self._session.request(
-            method,
-            address,
-            data=data,
-            headers=headers,
-            timeout=_connecting(timeouts.connect),
-            proxy=self._proxy,
-            allow_redirects=False,  # the key is for this address alone
-        )
+        response: Answer | aiohttp.ClientResponse
+        if self._proxy is None and isinstance(data, bytes | None) and self._connections.reaches(address):
+            response = await self._connections.request(method, address, data or b"", headers, timeouts.connect)
+        else:
+            response = await self._other(method, address, timeouts, data, headers)
         if 200 <= response.status < 300:
             return response
         text = b""
@@ -345,9 +347,37 @@ class Transport:
             response.close()
         raise refusal(self.host, response.status, response.headers, text, self._secrets)
 
+    async def _other(
+        self, method: str, address: str | URL, timeouts: Timeouts, data: Any, headers: Mapping[str, str] | None
+    ) -> aiohttp.ClientResponse:
+        if isinstance(data, bytes) and len(data) > _LARGE_REQUEST_BYTES:
+            data = io.BytesIO(data)  # which is sent in pieces
+        if self._session is None:  # made here, in the event loop that the connections belong to
+            self._session = aiohttp.ClientSession(
+                # 0: no request waits for another; how many there are is limited where they arrive.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),  # requests of different clients share the pool
+                headers=self._headers,
+            )
+        return await self._session.request(
+            method,
+            address,
+            data=data,
+            headers=headers,
+            timeout=_connecting(timeouts.connect),
+            proxy=self._proxy,
+            allow_redirects=False,  # the key is for this address alone
+        )
+
     def translated(self, error: BaseException | None) -> ProviderError | None:
         """Return the `ProviderError` for an error of the HTTP client; None for any other."""
         match error:
+            case UnreachableError():
+                return ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {error}", host=self.host)
+            case BrokenError():
+                return ProviderError(Fault.CONNECTION, f"{self.host} broke the connection", host=self.host)
+            case NotHttpError():
+                return self.malformed(str(error))
             case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
                 return ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {_why(error)}", host=self.host)
             case TimeoutError() | asyncio.TimeoutError():
@@ -361,7 +391,7 @@ class Transport:
                 return self.malformed(str(error))
         return None
 
-    def _release(self, response: aiohttp.ClientResponse, complete: bool) -> None:
+    def _release(self, response: Answer | aiohttp.ClientResponse, complete: bool) -> None:
         """Keep the connection of a complete answer for the next request; close any other."""
         if not complete or response.content.is_eof():
             response.close()
@@ -401,7 +431,7 @@ def too_large(max_bytes: int) -> ValueError:
     return ValueError(f"an answer of more than {max_bytes / 2**20:.3g} MiB (max_answer_mb)")
 
 
-async def _whole(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+async def _whole(response: Answer | aiohttp.ClientResponse, max_bytes: int) -> bytes:
     """Return a body. Raise ValueError once it is larger than `max_bytes`, decompressed."""
     chunks, size = [], 0
     while received := await response.content.readany():
@@ -420,7 +450,7 @@ def _why(error: BaseException) -> str:
     return getattr(error, "strerror", None) or "no connection in time"
 
 
-async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
+async def _read(reader: Answer | aiohttp.StreamReader, deadline: float) -> bytes:
     """Return what arrives before the deadline; nothing at the end. Raise asyncio.TimeoutError if nothing arrives."""
     timer = asyncio.get_running_loop().call_at(deadline, reader.set_exception, asyncio.TimeoutError())
     try:
@@ -429,7 +459,95 @@ async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
         timer.cancel()
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(response: Answer | aiohttp.ClientResponse) -> None:
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError), time_limit(_DRAIN_SECONDS, TimeoutError()):
         while await response.content.readany():
             pass
+
+
+_Signer: TypeAlias = Callable[[str, str, bytes], Awaitable[Mapping[str, str]]]
+"""Returns the headers for (method, address, body). Raises ProviderError without credentials."""
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def _signer_for(protocol: str, account: Account) -> _Signer | None:
+    """Return what signs an account's requests; None where a key does. Raise ConfigError where a package is missing."""
+    if account.api_key or protocol not in ("bedrock", "s3", "vertex"):
+        return None
+    try:
+        return _google(account) if protocol == "vertex" else _aws(account, protocol)
+    except ImportError as error:
+        extra = "vertex" if protocol == "vertex" else "bedrock"
+        raise ConfigError(f"{extra} needs {error.name}: pip install 'p2l[{extra}]'") from None
+
+
+def _refused(who: str, what: str) -> ProviderError:
+    return ProviderError(Fault.CREDENTIALS, f"{who}: {what}")
+
+
+def _aws(account: Account, service: str) -> _Signer:
+    from botocore.auth import S3SigV4Auth, SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+    from botocore.exceptions import BotoCoreError
+    from botocore.session import Session
+
+    options, signature = account.options, S3SigV4Auth if service == "s3" else SigV4Auth
+    found: list[Any] = []
+    if options.get("access_key_id") and options.get("secret_access_key"):
+        keys = (str(options[name]) if options.get(name) else None for name in SECRET_OPTIONS)
+        found.append(Credentials(*keys))
+
+    def sign(method: str, url: str, body: bytes) -> Mapping[str, str]:
+        if not found:
+            found.append(Session().get_credentials())
+        if found[0] is None:
+            found.clear()
+            what = "no credentials of AWS: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+            raise _refused("bedrock", what)
+        request = AWSRequest(method, url, data=body, headers={"Content-Type": "application/json"})
+        try:
+            signature(found[0].get_frozen_credentials(), service, str(options.get("region"))).add_auth(request)
+        except BotoCoreError as error:
+            raise _refused("bedrock", f"the credentials of AWS cannot be used ({type(error).__name__})") from None
+        return dict(request.headers.items())
+
+    async def headers(method: str, url: str, body: bytes) -> Mapping[str, str]:
+        # Looking for credentials and renewing them may take a network.
+        return await asyncio.to_thread(sign, method, url, body)
+
+    return headers
+
+
+def _google(account: Account) -> _Signer:
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import Request
+    from google.oauth2.service_account import Credentials
+
+    file = account.options.get("service_account_key")
+    is_theirs = (urlsplit(account.base_url).hostname or "").endswith(".googleapis.com")
+    found: list[Any] = []
+    lock = asyncio.Lock()
+
+    def renew() -> None:
+        if not found:
+            if file:
+                found.append(Credentials.from_service_account_file(str(file), scopes=[_SCOPE]))
+            elif is_theirs:
+                found.append(google.auth.default(scopes=[_SCOPE])[0])
+            else:  # a token of this machine is for Google alone
+                raise _refused("vertex", "an address of one's own needs service_account_key, or api_key")
+        if not found[0].valid:
+            found[0].refresh(Request())
+
+    async def headers(_method: str, _url: str, _body: bytes) -> Mapping[str, str]:
+        async with lock:
+            try:
+                await asyncio.to_thread(renew)
+            except (GoogleAuthError, OSError, ValueError) as error:
+                what = f"no credentials of Google ({type(error).__name__}): set GOOGLE_APPLICATION_CREDENTIALS"
+                raise _refused("vertex", f"{what}, or run `gcloud auth application-default login`") from None
+        return {"Authorization": f"Bearer {found[0].token}"}
+
+    return headers

@@ -5,7 +5,7 @@ Shapes: M routable models.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -143,8 +143,8 @@ class Decision:
     expected_score: float | None = None
     strength: float | None = None
     """Coefficient of the routed system at this budget, on this prompt."""
-    frontier: tuple[FrontierPoint, ...] = ()
-    """The corners, cheapest first."""
+    find_frontier: Callable[[], tuple[FrontierPoint, ...]] = field(default=tuple, repr=False, compare=False)
+    """Computes `frontier`, which few look at."""
     explored: bool = False
     static: bool = False
     """Whether the configured order decided, since there were no scores in time."""
@@ -157,6 +157,11 @@ class Decision:
     """Of the P2L model whose scores decided."""
     familiarity: float | None = None
     """As of `Coefficients`."""
+
+    @cached_property
+    def frontier(self) -> tuple[FrontierPoint, ...]:
+        """Return the corners, cheapest first."""
+        return self.find_frontier()
 
     def limited_to(self, names: Collection[str]) -> Decision:
         """Return the decision with the scores and costs of these models alone, the only ones it can have chosen."""

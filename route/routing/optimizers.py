@@ -197,7 +197,8 @@ def _on_the_hull(problem: Problem) -> Mixture:
     """Take the point of the hull above the budget: one corner, or a mixture of two neighbours."""
     # num_affordable is never 0: it raises where the budget buys nothing.
     if not problem.num_affordable or problem.budget is None:
-        return Mixture((problem.corners[-1],), (1.0,))
+        # The last corner of the hull: the first of the best, which is the cheapest of these.
+        return Mixture((int(problem.scores.argmax()),), (1.0,))
     corners = problem.corners
     costs = problem.costs[corners].tolist()
     right = bisect_right(costs, problem.budget)

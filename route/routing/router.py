@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -245,10 +245,6 @@ class Router:
             mixture = own or mixture
         position, propensity, explored = (own.positions[0], 1.0, False) if own else self._draw(problem, mixture)
         by_name = self.menu.by_name(scores)
-        corners = [
-            FrontierPoint(self.menu.names[places[corner]], float(problem.costs[corner]), float(problem.scores[corner]))
-            for corner in problem.corners
-        ]
         return Decision(
             model=self.menu.names[places[position]],
             probabilities=self._by_name(mixture, places),
@@ -258,7 +254,7 @@ class Router:
             expected_score=mixture.mean(problem.scores),
             expected_cost=mixture.mean(problem.costs),
             strength=self.kind.strength(coefs[places[list(mixture.positions)]], np.array(mixture.shares), opponents),
-            frontier=tuple(corners),
+            find_frontier=partial(self._frontier, problem, places),
             budget=budget,
             explored=explored,
             optimizer=self.optimizer.name,
@@ -266,6 +262,12 @@ class Router:
             average=coefficients.is_average,
             familiarity=coefficients.familiarity,
             in_dollars=dollars is not None and dollars.is_budget,
+        )
+
+    def _frontier(self, problem: Problem, places: Indices) -> tuple[FrontierPoint, ...]:
+        return tuple(
+            FrontierPoint(self.menu.names[places[corner]], float(problem.costs[corner]), float(problem.scores[corner]))
+            for corner in problem.corners
         )
 
     def _solve(self, problem: Problem, places: Indices, dollars: Dollars | None) -> Mixture:

@@ -1,0 +1,376 @@
+"""HTTP/1.1 connections to one provider, each for one request after the other.
+
+A call of a provider is one message each way on a connection that is mostly open already. Its head is the same but for
+the length and a few headers, so that it is written by hand, and httptools reads the answer: a general client takes
+several times as long for it, which every request of the router would wait for. What is rare (proxies, forms, bodies in
+pieces) is left to such a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import cast
+from urllib.parse import urlsplit
+
+import aiohappyeyeballs
+import httptools
+from multidict import CIMultiDict
+from yarl import URL
+
+from p2l.common.web import time_limit
+
+_KEEP_ALIVE_SECONDS = 30.0  # below what providers and load balancers keep
+_MOST_UNREAD_BYTES = 2**18  # beyond which a provider has to wait
+_UNPACKED_BYTES = 2**17  # at once, of a compressed answer
+_MOST_HEADER_BYTES = 2**16
+_OTHER_ADDRESS_SECONDS = 0.25  # after which another address of the host is tried beside the first
+_PORTS = {"http": 80, "https": 443}
+_UNPACKABLE = ("gzip", "deflate", "x-gzip")
+_GZIP_OR_ZLIB_BITS = 47
+_WITHOUT_BODY = (204, 304)
+
+
+class UnreachableError(Exception):
+    """No connection could be opened; the message says why, without the address."""
+
+
+class BrokenError(Exception):
+    """The connection ended before the answer did."""
+
+
+class NotHttpError(Exception):
+    """What arrived is no answer of HTTP; the message says what it is."""
+
+
+class Answer:
+    """An answer that is arriving."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self.status = 0
+        self.headers = CIMultiDict[str]()
+        self._connection: _Connection | None = connection
+        self._received: deque[bytes] = deque()
+        self._unread = 0
+        self._packed: zlib._Decompress | None = None
+        self._is_whole = False
+        self._error: BaseException | None = None
+        self._reader: asyncio.Future[None] | None = None
+
+    @property
+    def content(self) -> Answer:
+        """Return what the body is read from."""
+        return self
+
+    @property
+    def content_type(self) -> str:
+        """Return the media type, without its parameters."""
+        return self.headers.get("content-type", "application/octet-stream").partition(";")[0].strip().lower()
+
+    def is_eof(self) -> bool:
+        """Return whether all of it has been read."""
+        return self._is_whole and not self._received
+
+    async def readany(self) -> bytes:
+        """Return what has arrived of the body, at least a byte; nothing at its end."""
+        while not self._received:
+            if self._error is not None:
+                raise self._error
+            if self._is_whole:
+                return b""
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        piece = self._received.popleft()
+        if self._packed is not None:
+            return self._unpacked(piece) or await self.readany()
+        self._took(len(piece))
+        return piece
+
+    def _unpacked(self, piece: bytes) -> bytes:
+        assert self._packed is not None
+        try:
+            unpacked = self._packed.decompress(piece, _UNPACKED_BYTES)
+        except zlib.error:
+            raise NotHttpError("a compressed body that cannot be read") from None
+        rest = self._packed.unconsumed_tail
+        if rest:
+            self._received.appendleft(rest)
+        self._took(len(piece) - len(rest))
+        return unpacked
+
+    def _took(self, size: int) -> None:
+        self._unread -= size
+        if self._connection is not None and self._unread <= _MOST_UNREAD_BYTES // 2:
+            self._connection.resume()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Let whoever reads have an error, after what has arrived."""
+        self._error = self._error or error
+        self._wake()
+
+    def begin(self) -> None:
+        """Take over the head."""
+        coding = self.headers.get("content-encoding", "identity").lower()
+        if coding in _UNPACKABLE:
+            self._packed = zlib.decompressobj(_GZIP_OR_ZLIB_BITS)
+        elif coding != "identity":
+            self.set_exception(NotHttpError(f"a body in {coding[:20]}, which was not asked for"))
+
+    def receive(self, piece: bytes) -> None:
+        """Take over a piece of the body."""
+        self._received.append(piece)
+        self._unread += len(piece)
+        if self._connection is not None and self._unread > _MOST_UNREAD_BYTES:
+            self._connection.pause()
+        self._wake()
+
+    def end(self) -> None:
+        """Note that the body is whole."""
+        self._is_whole = True
+        self._wake()
+
+    def close(self) -> None:
+        """Keep the connection for the next request where the answer has been read, else close it."""
+        connection, self._connection = self._connection, None  # which has other answers from now on
+        if connection is not None:
+            connection.release(is_read=self.is_eof())
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; it reads one answer at a time."""
+
+    def __init__(self, pool: Connections) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._answer: Answer | None = None
+        self._head: asyncio.Future[Answer] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        self._is_paused = False
+        self._may_be_kept = True
+
+    async def ask(self, message: bytes) -> Answer:
+        """Send a request and return its answer, once its head has arrived."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer = Answer(self)
+        self._header_bytes = 0
+        self._head = asyncio.get_running_loop().create_future()
+        assert self._transport is not None
+        self._transport.write(message)
+        try:
+            return await self._head
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._head = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol; likewise the others."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None or self._answer._is_whole:  # nothing was asked for
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(NotHttpError("another protocol"))
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._fail(cause if isinstance(cause, NotHttpError) else NotHttpError("what is not HTTP"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._may_be_kept = False
+        self._pool.forget(self)
+        answer = self._answer
+        if answer is None or answer._is_whole:
+            return
+        ends_with_connection = "content-length" not in answer.headers and "transfer-encoding" not in answer.headers
+        if self._head is None and exc is None and ends_with_connection:
+            answer.end()
+        else:
+            self._fail(BrokenError("the connection ended"))
+
+    def on_message_begin(self) -> None:
+        """Begin an answer; what follows is called by the parser, too."""
+        if self._answer is None or self._answer.status >= 200:
+            raise NotHttpError("an answer that nobody asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header."""
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > _MOST_HEADER_BYTES:
+            raise NotHttpError("too many headers, or too large ones")
+        assert self._answer is not None
+        self._answer.headers.add(name.decode("latin-1"), value.decode("latin-1").strip())
+
+    def on_headers_complete(self) -> None:
+        answer = self._answer
+        assert answer is not None
+        answer.status = self._parser.get_status_code()
+        if answer.status < 200:  # an interim answer, which another one follows
+            answer.headers.clear()
+            return
+        self._may_be_kept = self._parser.should_keep_alive()
+        answer.begin()
+        if self._head is not None and not self._head.done():
+            self._head.set_result(answer)
+
+    def on_body(self, body: bytes) -> None:
+        assert self._answer is not None
+        self._answer.receive(body)
+
+    def on_message_complete(self) -> None:
+        if self._answer is not None and self._answer.status >= 200:
+            self._answer.end()
+
+    def pause(self) -> None:
+        """Read nothing more for now."""
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def release(self, *, is_read: bool) -> None:
+        """Take back a connection whose answer is over."""
+        if not (is_read and self._may_be_kept):
+            self.abort()
+            return
+        self._answer = None
+        self.resume()
+        self._timer = asyncio.get_running_loop().call_later(_KEEP_ALIVE_SECONDS, self.abort)
+        self._pool.keep(self)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._may_be_kept = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pool.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, error: BaseException) -> None:
+        self._may_be_kept = False
+        if self._head is not None and not self._head.done():
+            self._head.set_exception(error)
+        elif self._answer is not None:
+            self._answer.set_exception(error)
+
+
+class Connections:
+    """The connections to one address."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        """Open none yet; each request has these headers."""
+        parts = urlsplit(url)
+        self._scheme, self._host = parts.scheme, parts.hostname or ""
+        self._port = parts.port or _PORTS[parts.scheme]
+        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._headers["host"] = parts.netloc.rpartition("@")[2]
+        self._all: set[_Connection] = set()
+        self._idle: list[_Connection] = []
+        self._tls: ssl.SSLContext | None = None
+
+    def reaches(self, url: str | URL) -> bool:
+        """Return whether an address lies there."""
+        origin = _origin_of(url) if isinstance(url, str) else (url.scheme, url.host, url.port)
+        return origin == (self._scheme, self._host, self._port)
+
+    async def request(
+        self, method: str, url: str | URL, body: bytes, headers: Mapping[str, str] | None, connect_seconds: float
+    ) -> Answer:
+        """Send a request and return its answer, once its head has arrived.
+
+        Raise UnreachableError, BrokenError, NotHttpError or TimeoutError.
+        """
+        message = self._message(method, url, body, headers)
+        connection = self._idle.pop() if self._idle else await self._open(connect_seconds)
+        return await connection.ask(message)
+
+    def _message(self, method: str, url: str | URL, body: bytes, headers: Mapping[str, str] | None) -> bytes:
+        target = _target_of(url) if isinstance(url, str) else url.raw_path_qs
+        named = self._headers
+        if headers:
+            named = {**named, **{name.lower(): value for name, value in headers.items()}}
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+        if body or method not in ("GET", "DELETE"):
+            lines.append(f"content-length: {len(body)}")
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ValueError("a header with a line of its own")
+        return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
+
+    async def _open(self, seconds: float) -> _Connection:
+        loop = asyncio.get_running_loop()
+        tls = None
+        if self._scheme == "https":
+            tls = self._tls = self._tls or ssl.create_default_context()
+        try:
+            with time_limit(seconds, UnreachableError("no connection in time")):
+                found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                opened = await aiohappyeyeballs.start_connection(
+                    found, happy_eyeballs_delay=_OTHER_ADDRESS_SECONDS, loop=loop
+                )
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                name = self._host if tls is not None else None
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), sock=opened, ssl=tls, server_hostname=name
+                )
+        except ssl.SSLError as error:
+            raise UnreachableError(f"no encryption ({error.reason})") from None
+        except OSError as error:
+            known = error.errno if error.errno in errno.errorcode else None
+            reason = error.strerror or "no connection"
+            raise UnreachableError(reason if known is None else os.strerror(known)) from None
+        self._all.add(connection)
+        return connection
+
+    def keep(self, connection: _Connection) -> None:
+        """Keep a connection for the next request."""
+        self._idle.append(connection)
+
+    def forget(self, connection: _Connection) -> None:
+        """Keep a connection no longer, since it ends."""
+        self._all.discard(connection)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for connection in list(self._all):
+            connection.abort()
+
+
+@lru_cache(maxsize=256)
+def _origin_of(url: str) -> tuple[str, str | None, int | None]:
+    address = URL(url)
+    return address.scheme, address.host, address.port
+
+
+@lru_cache(maxsize=256)
+def _target_of(url: str) -> str:
+    return URL(url).raw_path_qs
