@@ -97,8 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Replay what the flags say."""
     flags = build_parser().parse_args()
-    kinds = flags.kind or [kind for kind in KINDS if kind != "cohere"]
-    asyncio.run(_main(flags.folder, kinds, flags.list))
+    asyncio.run(_main(flags.folder, flags.kind or list(KINDS), flags.list))
 
 
 if __name__ == "__main__":

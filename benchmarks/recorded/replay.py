@@ -91,7 +91,8 @@ class Replay:
         if not stream:
             return dialect.whole(json.loads(text))
         events = list(events_of(text))
-        broken = next((event for event in events if event.get("error") or event.get("type") == "error"), None)
+        faults = ("error", "response.failed")
+        broken = next((event for event in events if event.get("error") or event.get("type") in faults), None)
         if broken is not None:
             raise ValueError(json.dumps(broken)[:300])
         return dialect.streamed(events)
@@ -137,7 +138,7 @@ async def routing(folder: Path, config: Mapping[str, Any], endpoint: str) -> Asy
 @contextlib.asynccontextmanager
 async def replaying() -> AsyncIterator[Replay]:
     """Run a router in this process with one model for each recorded protocol, all of them the stand-in."""
-    kinds = tuple(kind for kind in KINDS if kind != "cohere")
+    kinds = tuple(KINDS)
     async with contextlib.AsyncExitStack() as stack:
         stand_in = await stack.enter_async_context(standing_in(kinds))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -225,12 +225,27 @@ def _told_by_bedrock(answer: JSON) -> Telling:
     )
 
 
+def _told_by_cohere(answer: JSON) -> Telling:
+    blocks = answer["message"].get("content") or []
+    calls = answer["message"].get("tool_calls") or []
+    billed = answer["usage"]["billed_units"]
+    finish = {"TOOL_CALL": "tool_calls", "MAX_TOKENS": "length"}
+    return Telling(
+        text=_joined(blocks),
+        thoughts=(answer["message"].get("tool_plan") or "") + _joined(blocks, "thinking"),
+        calls=[(call["function"]["name"], _arguments(call["function"]["arguments"])) for call in calls],
+        finish=finish.get(answer["finish_reason"], "stop"),
+        tokens=(billed["input_tokens"], billed["output_tokens"]),
+    )
+
+
 _WHOLE: Mapping[str, Callable[[JSON], Telling]] = {
     "openai-chat": told_by_chat,
     "openai-responses": told_by_response,
     "anthropic": told_by_message,
     "gemini": _told_by_gemini,
     "bedrock": _told_by_bedrock,
+    "cohere": _told_by_cohere,
 }
 
 

@@ -39,11 +39,13 @@ from route.application.settings import Settings
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
 from route.keep.database import DatabaseError
 from route.keep.feedback import NoVoteError, parse_vote
-from route.keep.ledger import Refusal
+from route.keep.ledger import KeyRecord, Refusal
+from route.keep.stored_responses import StoredResponse
 from route.observability.logs import LOGGER
-from route.providers.base import JSON
-from route.request.api_errors import ApiError, of_refusal, responses_unreadable
-from route.request.chat import Dialect, parse_object, read_body
+from route.providers.base import JSON, NATIVE, ProviderError, Recording, Timeouts
+from route.providers.responses import UNDER_WAY
+from route.request.api_errors import ApiError, of_fault, of_refusal, responses_unreadable
+from route.request.chat import Dialect, parse_object, read_body, router_fields
 from route.request.fields import decision_of
 from route.request.messages import Messages
 from route.request.responses import Compaction, Responses, stored_chain
@@ -58,6 +60,7 @@ _EXPOSED = (
 """Headers of answers that a page may read."""
 _PREFLIGHT_SECONDS = 600
 _LISTED_ITEMS = 1000  # of the input of one response
+_RECORD_TIMEOUTS = Timeouts(connect=5.0, first_token=30.0, total=30.0)
 _LONGEST_PATH = 100  # letters of an unknown one that its error repeats
 _LONGEST_NAME = 100  # letters of an unknown model's name that the nearest one is looked for
 # New objects that the garbage collector waits for. A hundred requests under way hold more than Python's 700, so that it
@@ -208,6 +211,8 @@ async def _route(service: Service, request: Request) -> Response:
 async def _response(service: Service, request: Request) -> Response:
     """Answer with a response that is kept, or with the input of its request; or forget it."""
     key, identifier = await service.authenticate(request.headers), request.path_params["response_id"]
+    if request.query_params.get("stream", "false") != "false":
+        raise ApiError(400, "unsupported", "stream: a kept response is told whole; leave it out", param="stream")
     [row] = await stored_chain(service.responses, key.name, identifier, most=1)
     if request.method == "DELETE":
         try:
@@ -216,7 +221,10 @@ async def _response(service: Service, request: Request) -> Response:
             raise responses_unreadable() from error
         return JSONResponse({"id": identifier, "object": "response", "deleted": True})
     if not request.url.path.endswith("/input_items"):
-        return Response(await to_json(row.response), media_type="application/json")
+        response = row.response
+        if response.get("status") in UNDER_WAY:
+            response = await _made_meanwhile(service, key, row)
+        return Response(await to_json(response), media_type="application/json")
     items = row.items[:_LISTED_ITEMS]
     if request.query_params.get("order") != "asc":
         items = items[::-1]  # the newest first, as OpenAI lists them
@@ -224,6 +232,34 @@ async def _response(service: Service, request: Request) -> Response:
     more = len(row.items) > _LISTED_ITEMS
     listed = {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}
     return Response(await to_json(listed), media_type="application/json")
+
+
+async def _made_meanwhile(service: Service, key: KeyRecord, row: StoredResponse) -> JSON:
+    """Return what has become of a response that its provider makes in the background, and keep it once it is made.
+
+    Raise `ApiError` where the provider does not say.
+    """
+    kept = row.response
+    target, failure = service.fleet.targets.get(kept["model"]), None
+    for deployment in target.deployments if target is not None else ():
+        provider: object = deployment.provider
+        if not isinstance(provider, Recording) or not provider.keeps(kept["id"]):
+            continue
+        try:
+            record = await provider.recorded(kept["id"], _RECORD_TIMEOUTS)
+        except ProviderError as error:  # another account has it, or nobody
+            failure = error
+            continue
+        told: JSON = {**record[NATIVE], "model": kept["model"], **router_fields(kept)}
+        if kept.get("previous_response_id") is not None:
+            told["previous_response_id"] = kept["previous_response_id"]
+        if told.get("status") not in UNDER_WAY:
+            with contextlib.suppress(DatabaseError):  # it is asked for again the next time
+                await service.responses.renew(key.name, row, told)
+        return told
+    if failure is not None:
+        raise of_fault(failure, kept["model"])
+    raise ApiError(404, "response_not_found", f"{kept['id']!r}: the model that makes it is not configured any more")
 
 
 async def _feedback(service: Service, request: Request) -> Response:

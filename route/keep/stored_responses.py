@@ -71,10 +71,7 @@ class ResponseStore:
             # A provider's own identifier is kept once.
             insert = f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
             connection.execute(insert, row)
-            for item in response["output"][:_MOST_REFERENCES]:
-                if isinstance(item.get("id"), str):
-                    insert = "INSERT INTO response_items VALUES (?, ?) ON CONFLICT DO NOTHING"
-                    connection.execute(insert, (item["id"], response["id"]))
+            _note_items(connection, response)
             old = "SELECT id FROM responses WHERE time < ? ORDER BY time LIMIT ?"
             for table, column in (("response_items", "response"), ("responses", "id")):
                 since = (now - KEPT_SECONDS, _MOST_FORGOTTEN)
@@ -85,6 +82,20 @@ class ResponseStore:
         if evicted:
             self.evicted += evicted
             _LOGGER.warning("%d stored responses left before their time, to make room for one of key %s", evicted, key)
+
+    async def renew(self, key: str, row: StoredResponse, response: JSON) -> None:
+        """Put a response that was made in the background in the place of what was kept while it was being made."""
+        text = (await to_json(response)).decode()
+        size = len(text.encode()) + len(await to_json(row.items))
+        if size > int(self.most_mb * 2**20):
+            raise NoRoomError("the response is larger than what a key may keep")
+
+        def write(connection: Connection) -> None:
+            update = "UPDATE responses SET response = ?, size = ? WHERE id = ? AND key = ?"
+            connection.execute(update, (text, size, response["id"], key))
+            _note_items(connection, response)
+
+        await self._database.run(write)
 
     async def is_anothers(self, key: str, identifier: str) -> bool:
         """Return whether a response is kept for another key."""
@@ -150,6 +161,14 @@ class ResponseStore:
         ]
 
 
+def _note_items(connection: Connection, response: JSON) -> None:
+    """Note the items of a response, which later requests may refer to."""
+    insert = "INSERT INTO response_items VALUES (?, ?) ON CONFLICT DO NOTHING"
+    for item in response["output"][:_MOST_REFERENCES]:
+        if isinstance(item.get("id"), str):
+            connection.execute(insert, (item["id"], response["id"]))
+
+
 def _make_room(connection: Connection, key: str, size: int, most: int) -> int:
     """Forget the oldest responses of a key, and then of all, that leave too little room; return how many."""
     evicted = 0
@@ -162,7 +181,6 @@ def _make_room(connection: Connection, key: str, size: int, most: int) -> int:
             if not oldest:
                 break
             for identifier, its_size in oldest:
-                connection.execute("DELETE FROM response_items WHERE response = ?", (identifier,))
                 connection.execute("DELETE FROM response_items WHERE response = ?", (identifier,))
                 connection.execute("DELETE FROM responses WHERE id = ?", (identifier,))
                 evicted += 1

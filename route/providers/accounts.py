@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
-from route.providers.base import Account, Provider
+from route.providers.base import SECRET_OPTIONS, Account, Provider
 from route.providers.registry import PROVIDERS, ProviderSpec, spec_of
-from route.providers.signing import SECRET_OPTIONS
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -24,7 +23,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]]:
     """Return the client of each protocol with the account options that it reads."""
     # Imported here: a configuration is checked without loading an HTTP client.
-    from route.providers import anthropic, bedrock, gemini, mock, openai
+    from route.providers import anthropic, bedrock, cohere, gemini, mock, openai
 
     reasoning = partial(openai.OpenAICompatible, prepare=openai.for_reasoning)
     return {
@@ -37,6 +36,7 @@ def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]
         "openai-o1": (openai.WholeAnswers, ("omit",)),
         "azure": (openai.azure, ("api_version", "dialect", "keep", "omit", "responses", "think_tags", "tool_ids")),
         "anthropic": (anthropic.Anthropic, ("max_tokens", "omit")),
+        "cohere": (cohere.cohere, ("omit",)),
         "gemini": (gemini.Gemini, ("omit",)),
         "vertex": (gemini.Vertex, ("location", "omit", "project", "service_account_key")),
         "bedrock": (bedrock.Bedrock, ("max_tokens", "omit", "region", *SECRET_OPTIONS)),

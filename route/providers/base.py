@@ -91,6 +91,10 @@ class ProviderError(Exception):
         self.host = host
 
 
+SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")
+"""Options of an account that no message shows."""
+
+
 @dataclass(frozen=True)
 class Account:
     """The address, key and options for one provider; never printed."""
@@ -191,7 +195,10 @@ class Recording(Protocol):
         ...
 
     async def recorded(self, identifier: str, timeouts: Timeouts) -> JSON:
-        """Return the record as a chunk with its usage. Raise ProviderError if there is none, or not yet."""
+        """Return the record as a chunk with its usage, None where the answer is still being made.
+
+        Raise ProviderError if there is no record, or not yet.
+        """
         ...
 
 

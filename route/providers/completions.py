@@ -30,6 +30,13 @@ _MEDIA_TYPES = {
     "audio/mp3": "audio/mpeg",
 }
 """Names that browsers and clients have for media types, and those that providers know."""
+_BEGINNINGS = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "JVBERi0": "application/pdf",
+}
+"""What files of some kinds begin with, in base64: providers refuse one that is called otherwise."""
 
 
 def as_list(value: Any) -> list[Any]:
@@ -51,7 +58,8 @@ def _is_said(text: Any) -> bool:
 
 def joined_text(content: Any) -> str:
     """Return the text of a content, whatever its form."""
-    return "\n".join(part.get("text") or part.get("refusal") or "" for part in parts_of(content))
+    texts = (part.get("text") or part.get("refusal") for part in parts_of(content))
+    return "\n".join(text for text in texts if text)
 
 
 def data_url(url: str) -> tuple[str, str] | None:
@@ -59,8 +67,11 @@ def data_url(url: str) -> tuple[str, str] | None:
     match = _DATA_URL.match(url)
     if not match:
         return None
-    media_type = (match[1] or "application/octet-stream").lower()
-    return _MEDIA_TYPES.get(media_type, media_type), url[match.end() :]
+    media_type, content = (match[1] or "application/octet-stream").lower(), url[match.end() :]
+    for beginning, kind in _BEGINNINGS.items():
+        if content.startswith(beginning):
+            return kind, content
+    return _MEDIA_TYPES.get(media_type, media_type), content
 
 
 def image_url(part: JSON) -> str:

@@ -155,6 +155,19 @@ def of_bedrock(request: JSON, model: str, max_tokens: int | None) -> JSON:
     return {}
 
 
+def of_cohere(request: JSON, model: str) -> JSON:
+    """Return the `thinking` of a request to Cohere, whose models that think take a number of tokens."""
+    effort = _effort_of(request)
+    if effort is None:
+        return {}
+    if "reasoning" not in model.lower():
+        note_dropped("reasoning_effort")
+        return {}
+    if effort.is_none:
+        return {"type": "disabled"}
+    return {"type": "enabled", "token_budget": effort.budget or _BUDGETS[effort.level or "medium"]}
+
+
 def of_open_model(request: JSON) -> JSON:
     """Return a request to a server of open models, where a model has a switch instead of levels."""
     effort = _effort_of(request)
@@ -178,6 +191,8 @@ def sent_as(type_: str, model: str, effort: str) -> Any:
             return of_gemini(request, model) or None
         case "bedrock":
             return of_bedrock(request, model, None) or None
+        case "cohere":
+            return of_cohere(request, model) or None
         case "vllm" | "sglang":
             return of_open_model(request)
     return effort

@@ -47,7 +47,9 @@ _SPENT = re.compile(
     r"|(out of|no|not enough|exhausted) (\w+ )?(credits?|funds|budget|balance)\b"
     r"|exceeded (your|its|the) (current )?(quota|budget)|budget (has been |is |was )?(exceeded|exhausted|reached)"
     r"|(monthly|weekly|daily|plan) (\w+ )?(limit|quota) (has been )?(reached|exceeded)"
-    r"|(account|subscription|billing) .{0,40}(suspend|deactivat|disabled|not active|past due|in arrears|overdue)"
+    r"|(account|subscription|billing|organi[sz]ation) .{0,40}"
+    r"(suspend|deactivat|disabled|restricted|not active|past due|in arrears|overdue)"
+    r"|spending cap|credits? (are|is|have been) (depleted|exhausted|used up)|arrearage|in good standing|billing account"
 )
 """Of an account whose money is spent, where the status does not say so; with 429 it is a limit that passes."""
 _KEY = re.compile(r"api[_ ]key[_ ](not[_ ]valid|invalid)|invalid[_ ](x-)?api[_ -]key|incorrect api key")
@@ -159,8 +161,12 @@ def classify(status: int | None, details: _Complaint) -> Fault:
     return Fault.SERVER if status >= 500 else Fault.REQUEST
 
 
+_OF_SPENT = (400, 403, 412)
+"""Statuses under which providers say that an account's money is spent."""
+
+
 def _by_words(text: str, status: int | None) -> Fault | None:
-    if _QUOTA.search(text) or _KEY.search(text) or (status in (400, 403) and _SPENT.search(text)):
+    if _QUOTA.search(text) or _KEY.search(text) or (status in _OF_SPENT and _SPENT.search(text)):
         return Fault.CREDENTIALS
     if status == 429 or "rate_limit" in text:
         return Fault.RATE_LIMIT

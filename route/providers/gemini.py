@@ -86,6 +86,8 @@ def _parts(message: JSON, *, names: dict[Any, Any], signed: bool) -> Iterator[JS
         # Gemini takes objects alone.
         response = parsed if isinstance(parsed, dict) else {"result": text}
         yield {"functionResponse": {"name": name, "response": response}}
+        # A function answers with an object; images and files follow it as the user's.
+        yield from (_part(part) for part in translation.media_of(message))
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")

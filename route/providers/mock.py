@@ -41,7 +41,7 @@ from route.providers.completions import (
     usage_chunk,
 )
 from route.providers.errors import refusal
-from route.providers.examples import example_of
+from route.providers.schemas import example_of
 from route.providers.translation import translated
 
 # A trouble is a name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s), `status:503`,

@@ -230,8 +230,11 @@ class OpenAICompatible:
         await self._transport.close()
 
     def _body(self, request: JSON) -> JSON:
-        keep = self._keep | completions.OWN_THOUGHTS if self._keeps_own and OWN_HISTORY.get() else self._keep
-        request = completions.with_tool_ids(completions.for_another_model(request, keep), self._tool_ids)
+        is_own = self._keeps_own and OWN_HISTORY.get()
+        keep = self._keep | completions.OWN_THOUGHTS if is_own else self._keep
+        request = completions.for_another_model(request, keep)
+        if not is_own or self._tool_ids != "usual":  # OpenAI's limit of length, which other services do not have
+            request = completions.with_tool_ids(request, self._tool_ids)
         return completions.omitted(self._prepare(request), self._omit)
 
     async def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:

@@ -199,13 +199,16 @@ _SPECS = (
     ),
     _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", options=_CLASSIC),
     _compatible("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", speed=(1.5, 1000)),
-    _compatible(
+    ProviderSpec(
         "cohere",
-        "https://api.cohere.com/compatibility/v1",
-        "COHERE_API_KEY",
-        options=_CLASSIC,
+        protocol="cohere",
+        base_url="https://api.cohere.com",
+        key_variables=("COHERE_API_KEY",),
         models=ModelList("/compatibility/v1", "/v1/models", "?page_size=1000"),
+        interface="cohere",
         speed=(2.0, 70),
+        top_logprobs=0,
+        names_model=False,
     ),
     _compatible(
         "huggingface",

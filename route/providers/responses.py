@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from route.providers import completions
-from route.providers.base import JSON, NativeRequest, note_dropped
+from route.providers.base import JSON, NATIVE, NativeRequest, note_dropped
 from route.providers.translation import StreamTranslator, unsupported
 from route.providers.usage import of_responses
 
@@ -224,15 +224,23 @@ def _extras(response: JSON) -> JSON:
     return {"service_tier": response["service_tier"]} if response.get("service_tier") else {}
 
 
+UNDER_WAY = ("queued", "in_progress")
+"""Statuses of responses that are being made."""
+
+
 def usage_of(response: JSON) -> JSON:
-    """Return a kept response as a chunk with its usage; KeyError where it has none (yet)."""
-    counts = of_responses(response["usage"])
+    """Return a kept response as a chunk with its usage, None while it is being made, and itself under `NATIVE`.
+
+    Raise KeyError for what has neither usage nor status.
+    """
+    is_under_way = response["status"] in UNDER_WAY
     return {
         "id": response.get("id"),
         "model": response.get("model"),
         "choices": [],
-        "usage": counts,
+        "usage": None if is_under_way else of_responses(response.get("usage") or {}),
         **_extras(response),
+        NATIVE: response,
     }
 
 

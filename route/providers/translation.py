@@ -176,6 +176,13 @@ def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[
     return turns
 
 
+def media_of(message: JSON) -> list[JSON]:
+    """Return what a message holds beside text."""
+    return [
+        part for part in completions.parts_of(message.get("content")) if part.get("type") not in ("text", "refusal")
+    ]
+
+
 def called_tools(request: JSON) -> list[str]:
     """Return the names of the tools that earlier answers of a conversation called."""
     calls = [call for message in request.get("messages") or [] for call in message.get("tool_calls") or []]

@@ -102,6 +102,12 @@ def read(answer: JSON | None) -> TokenCounts:
     if not isinstance(counts, dict):
         return TokenCounts()
     tier = counts.get("service_tier") or (answer or {}).get("service_tier")
+    if len(counts) == len(_PLAIN) and counts.keys() == {*_PLAIN}:
+        return TokenCounts(
+            prompt=_count(counts["prompt_tokens"]),
+            completion=_count(counts["completion_tokens"]),
+            tier=tier if isinstance(tier, str) else "",
+        )
     written_for_hour = _within(counts, "prompt_tokens_details", "cache_write_1h_tokens")
     return TokenCounts(
         prompt=_count(counts.get("prompt_tokens")),
@@ -118,13 +124,18 @@ def read(answer: JSON | None) -> TokenCounts:
     )
 
 
+_PLAIN = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
 def of_chat(counts: JSON) -> JSON:
     """Return the usage of a service that speaks OpenAI's chat completions in the one form.
 
     Cached tokens are `prompt_cache_hit_tokens` at DeepSeek, `cached_tokens` at Moonshot and Together, and
     `num_cached_tokens` at Mistral. xAI counts thoughts beside the completion, and Gemini in the total alone.
     """
-    prompt, completion, total = (_count(counts.get(f"{part}_tokens")) for part in ("prompt", "completion", "total"))
+    prompt, completion, total = (_count(counts.get(name)) for name in _PLAIN)
+    if len(counts) == len(_PLAIN) and None not in (prompt, completion) and total == (prompt or 0) + (completion or 0):
+        return counts  # as many services count, and nothing else
     reasoning = max(
         _within(counts, "completion_tokens_details", "reasoning_tokens"), _within(counts, "reasoning_tokens")
     )

@@ -19,6 +19,7 @@ from route.providers.efforts import sent_as
 from route.providers.registry import spec_of
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, object_in
+from route.request.functions import as_tools, has_functions
 from route.request.messages import chat_request
 from route.request.native import NativeForm, Notes, native_request
 from route.routing.decision import Decision
@@ -154,6 +155,8 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
         body |= {name: field for name, field in carried.items() if name in ("messages", "tools") or name not in body}
         found = {name for name, fields in _CARRIED_IN.items() if not fields.isdisjoint(carried)}
         dropped = [name for name in dict.fromkeys([*incoming.native.lost, *dropped]) if name not in found]
+    if not is_chat and has_functions(body):
+        body = as_tools(body)
     settings = _sampling(model)
     if body.get("max_completion_tokens") is not None:
         settings.pop("max_tokens", None)  # the same limit under its newer name

@@ -24,7 +24,16 @@ _OF_MESSAGES = frozenset(
 )
 _OF_RESPONSES = frozenset(
     {
-        *("input", "instructions", "previous_response_id", "conversation", "prompt", "include", "metadata"),
+        *(
+            "background",
+            "input",
+            "instructions",
+            "previous_response_id",
+            "conversation",
+            "prompt",
+            "include",
+            "metadata",
+        ),
         *("tools", "tool_choice", "parallel_tool_calls", "max_tool_calls", "max_output_tokens", "text", "reasoning"),
         *("temperature", "top_p", "top_logprobs", "truncation", "store", "user", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "service_tier"),
@@ -93,6 +102,8 @@ class NativeForm:
     """What is asked for below the protocol's own path; empty for an answer."""
     betas: tuple[str, ...] = ()
     """Betas of Anthropic's that the client asks for."""
+    withheld: frozenset[str] = frozenset()
+    """Names of fields that no provider gets."""
 
 
 def betas_of(headers: Mapping[str, str]) -> tuple[str, ...]:
@@ -107,8 +118,8 @@ def native_request(
 
     `settings` are those of the configuration, as fields of a chat completion.
     """
-    known = _FIELDS[form.protocol]
-    body = {name: value for name, value in form.body.items() if name in known or name in listed}
+    allowed = _FIELDS[form.protocol].union(listed) - form.withheld
+    body = {name: value for name, value in form.body.items() if name in allowed}
     dropped = [name for name in form.body if name not in body]
     # The configuration's price of a tier or place holds for every client.
     fixed = [name for name in model.extra_fields if name in ("service_tier", "provider", "inference_geo", "speed")]

@@ -392,6 +392,9 @@ class Responses(TranslatedDialect):
         # In place: the stream holds the same frame.
         self._frame |= frame_of(self._sent, stored=stored.enabled and self._sent.get("store") is not False)
         self._stored, self._key = stored, key
+        if self._sent.get("background") and not request.stream and not self._frame["store"] and request.native:
+            # Nobody could fetch what is made after the answer has left.
+            request = replace(request, native=replace(request.native, withheld=frozenset({"background"})))
         previous = self._sent.get("previous_response_id")
         references = [item["id"] for item in self._items if item["type"] == "item_reference"]
         if previous is None and not references:
@@ -425,6 +428,8 @@ class Responses(TranslatedDialect):
             self._items, self._sent = new_items, sent
             messages = body["messages"]
             native = self.native_form(whole, {})
+            if request.native is not None:
+                native = replace(native, withheld=request.native.withheld)
             return replace(
                 request, body={**request.body, "messages": messages}, turns=turns_of(messages), size=size, native=native
             )

@@ -9,6 +9,7 @@ from typing import cast
 
 from p2l.common.web import time_limit
 from route.providers.base import JSON, NATIVE, Fault, NativeProvider, NativeRequest, ProviderError, Timeouts
+from route.request import functions
 from route.send.charges import Charge
 from route.send.fleet import Deployment
 
@@ -35,7 +36,7 @@ async def open_stream(
     """
     late = ProviderError(Fault.TIMEOUT, f"no token in {timeouts.first_token:.3g} s")
     with time_limit(min(timeouts.first_token, timeouts.total), late):
-        opened = await _opened(deployment, request, timeouts)
+        opened = await _opened(deployment, request, timeouts, is_old=_has_old_functions(request, charge))
     for chunk in opened.head:
         charge.identify(chunk)
     try:
@@ -46,13 +47,21 @@ async def open_stream(
     return opened
 
 
-async def _opened(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts) -> Opened:
+def _has_old_functions(request: JSON | NativeRequest, charge: Charge) -> bool:
+    """Return whether the client has functions, which the request to the provider says as tools."""
+    body = charge.request.body
+    return bool(body.get("functions")) and isinstance(request, dict) and not request.get("functions")
+
+
+async def _opened(deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts, *, is_old: bool) -> Opened:
     provider = deployment.provider
     if isinstance(request, NativeRequest):
         pieces = cast("NativeProvider", provider).stream_natively(request, timeouts)
     else:
         pieces = provider.stream(request, timeouts)
     chunks = cast("AsyncGenerator[JSON, None]", pieces)
+    if is_old:
+        chunks = functions.chunks_of(chunks)
     head: list[JSON] = []
     try:
         async for chunk in chunks:
@@ -98,6 +107,8 @@ async def ask_whole(deployment: Deployment, request: JSON | NativeRequest, timeo
     deployment.breaker.succeeded()
     charge.complete(answer)
     charge.pending = None
+    if _has_old_functions(request, charge):
+        answer = functions.answer_of(answer)
     _check_identity(deployment, charge)
     return answer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,8 @@ _TOOL_TOKENS = 1000
 _ATTACHMENT_TOKENS = 50_000
 # Seconds before each look at a provider's record, which it may write some time after the answer.
 _RECORD_PAUSES = (0.3, 0.7, 2.0, 5.0, 12.0)
+# An answer that is made in the background is asked for during these seconds.
+_BACKGROUND_SECONDS = 3600.0
 _RECORD_TIMEOUTS = Timeouts(connect=5.0, first_token=10.0, total=10.0)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 # The longest document that a provider fetches, for a model without `context_window`.
@@ -280,15 +281,29 @@ class Charge:
         return provider if isinstance(provider, Recording) else None
 
     async def look_up(self) -> None:
-        """Take over the provider's own record, which it may write seconds later; without one the estimate stays."""
+        """Take over the provider's own record, which it may write seconds later; without one the estimate stays.
+
+        An answer that is made in the background is waited for.
+        """
         records = self._records
         assert records is not None
-        for pause in _RECORD_PAUSES:
+        form = self.request.native
+        is_background = form is not None and bool(form.body.get("background"))
+        ends = time.perf_counter() + (_BACKGROUND_SECONDS if is_background else sum(_RECORD_PAUSES))
+        pauses = iter(_RECORD_PAUSES)
+        pause: float | None = next(pauses)
+        while pause is not None:
             await asyncio.sleep(pause)
-            with contextlib.suppress(ProviderError):
+            try:
                 record = await records.recorded(self.identifier, _RECORD_TIMEOUTS)
+            except ProviderError:
+                pause = next(pauses, None)
+                continue
+            if record.get("usage") is not None:
                 self.take_usage(record)
                 self.identify(record)
+            pause = min(2 * pause, _RECORD_PAUSES[-1])
+            if record.get("usage") is not None or time.perf_counter() > ends:
                 return
 
     def learn(self) -> None:

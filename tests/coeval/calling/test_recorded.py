@@ -26,7 +26,7 @@ async def asked(folder: Path, stand_in: StandIn, exchange: Exchange) -> Reply | 
             return error
 
 
-@pytest.mark.parametrize("kind", ["openai-chat", "anthropic", "gemini", "bedrock"])
+@pytest.mark.parametrize("kind", ["openai-chat", "anthropic", "gemini", "bedrock", "cohere"])
 def test_replies_are_told_as_recorded(kind: str, tmp_path: Path) -> None:
     played = [each for each in exchanges(kind) if usable(each) and not each.is_stream]
     if not played:

@@ -94,12 +94,24 @@ def test_converse_is_told_of_the_tools_of_a_conversation() -> None:
     assert "toolConfig" not in converse_request({"messages": [HI], "tools": tools, "tool_choice": "none"})
 
 
-def test_images_have_the_names_of_their_types() -> None:
-    part = {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,aGk="}}
+@pytest.mark.parametrize(
+    ("named", "content", "kind"),
+    [
+        ("image/jpg", "aGk=", "jpeg"),
+        ("image/pjpeg", "aGk=", "jpeg"),
+        ("IMAGE/JPG;name=a.jpg", "aGk=", "jpeg"),
+        ("image/png", "/9j/4AAQSkZJ", "jpeg"),
+        ("image/jpeg", "iVBORw0KGgoAAAANSUhEUg==", "png"),
+        ("application/octet-stream", "R0lGODlhAQAB", "gif"),
+        ("image/x-png", "aGk=", "png"),
+    ],
+)
+def test_images_have_the_names_of_their_types(named: str, content: str, kind: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:{named};base64,{content}"}}
     body, _ = sent(messages=[{"role": "user", "content": [part]}])
-    assert body["messages"][0]["content"][0]["source"]["media_type"] == "image/jpeg"
+    assert body["messages"][0]["content"][0]["source"]["media_type"] == f"image/{kind}"
     [turn] = converse_request({"messages": [{"role": "user", "content": [part]}]})["messages"]
-    assert turn["content"][0]["image"]["format"] == "jpeg"
+    assert turn["content"][0]["image"]["format"] == kind
 
 
 def test_caching_marks_keep_their_places() -> None:

@@ -53,6 +53,12 @@ CASES = [
     (402, {"error": {"message": "Insufficient Balance"}}, Fault.CREDENTIALS),
     (429, openai("You exceeded your current quota", "insufficient_quota", "insufficient_quota"), Fault.CREDENTIALS),
     (400, anthropic("invalid_request_error", "Your credit balance is too low to access the API"), Fault.CREDENTIALS),
+    (400, anthropic("invalid_request_error", "This organization has been disabled."), Fault.CREDENTIALS),
+    (400, openai("Organization has been restricted. Reach out to us.", "organization_restricted"), Fault.CREDENTIALS),
+    (400, openai("Your project has exceeded its monthly spending cap."), Fault.CREDENTIALS),
+    (400, {"code": "Arrearage", "message": "Access denied, your account is not in good standing."}, Fault.CREDENTIALS),
+    (403, google("PERMISSION_DENIED", "Your prepayment credits are depleted."), Fault.CREDENTIALS),
+    (412, {"error": {"message": "Account a is suspended, possibly for its spending limit."}}, Fault.CREDENTIALS),
     (429, google("RESOURCE_EXHAUSTED", "You exceeded your current quota, check your plan"), Fault.RATE_LIMIT),
     (429, openai("Rate limit reached for requests", "rate_limit_exceeded", "requests"), Fault.RATE_LIMIT),
     (

@@ -329,3 +329,20 @@ def test_a_stream_that_goes_wrong_is_a_fault(pieces: list[Any], fault: Fault) ->
 def test_a_wrong_key_is_the_routers_fault() -> None:
     error = failure(refusing(400, "API key not valid. Please pass a valid API key."), "gemini", stream=False)
     assert error.fault is Fault.CREDENTIALS
+
+
+def test_images_and_files_of_a_tool_follow_its_result_as_the_user_s() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgoA"}}
+    messages = [
+        user("look"),
+        {"role": "assistant", "content": None, "tool_calls": [call("c1", "{}")]},
+        {"role": "tool", "tool_call_id": "c1", "content": [text("a heron"), image]},
+    ]
+    [*_, results] = translated(messages=messages)["contents"]
+    assert results == {
+        "role": "user",
+        "parts": [
+            {"functionResponse": {"name": "look", "response": {"result": "a heron"}}},
+            {"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgoA"}},
+        ],
+    }

@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 from pydantic import BaseModel, Field
 
-from route.providers.examples import example_of
+from route.providers.schemas import example_of
 
 
 class Leaf(BaseModel):

@@ -1,0 +1,120 @@
+"""Responses that their provider makes in the background: passed, fetched later, and booked when they are made."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from route.send import charges
+from tests.route.router_helpers import a_router, served
+
+USAGE = {"input_tokens": 100, "output_tokens": 1000, "total_tokens": 1100}
+ANSWER = [{"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]}]
+ASKED: dict[str, Any] = {"input": "think long", "background": True, "direct_model": "good"}
+
+
+class Upstream:
+    """A service that makes one response, which is ready when a test says so."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.is_gone = False
+        self.bodies: list[dict[str, Any]] = []
+        self.asked = 0
+
+    def response(self) -> dict[str, Any]:
+        ready = {"status": "completed", "output": ANSWER, "usage": USAGE}
+        under_way = {"status": "queued", "output": [], "usage": None}
+        told = ready if self.is_ready else under_way
+        return {"id": "resp_9", "object": "response", "model": "o-1", "background": True, **told}
+
+    async def create(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.json())
+        if not self.bodies[-1].get("background"):
+            self.is_ready = True
+        return web.json_response(self.response())
+
+    async def fetch(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        assert request.match_info["identifier"] == "resp_9"
+        if self.is_gone:
+            return web.json_response({"error": {"message": "no response"}}, status=404)
+        return web.json_response(self.response())
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/responses", self.create)
+        app.router.add_get("/responses/{identifier}", self.fetch)
+        return app
+
+
+def model_at(url: str) -> dict[str, Any]:
+    return {"type": "openai-responses", "base_url": url, "api_key": "k", "price": {"input": 1, "output": 10}}
+
+
+def test_a_response_in_the_background_is_fetched_and_booked_when_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charges, "_RECORD_PAUSES", (0.01, 0.02))
+
+    async def main() -> None:
+        upstream = Upstream()
+        async with served(upstream.application()) as url:
+            config: dict[str, Any] = {"database": str(tmp_path / "router.db")}
+            async with a_router(tmp_path, {"good": model_at(url)}, **config) as router:
+                status, told, headers = await router.post("/v1/responses", ASKED)
+                assert (status, told["status"], told["id"], told["model"]) == (200, "queued", "resp_9", "good")
+                assert "x-p2l-dropped-fields" not in headers
+                assert upstream.bodies == [{"input": "think long", "background": True, "model": "good-1"}]
+                _, text = await router.get("/v1/responses/resp_9")
+                assert '"queued"' in text
+                spent = router.service.metrics.cost.labels("good")
+                assert spent._value.get() == 0
+                upstream.is_ready = True
+                _, text = await router.get("/v1/responses/resp_9")
+                assert '"completed"' in text
+                assert '"model":"good"' in text.replace(" ", "")
+                while not spent._value.get():
+                    await asyncio.sleep(0.01)
+                assert spent._value.get() == pytest.approx((100 * 1 + 1000 * 10) / 1e6)
+                asked = upstream.asked
+                upstream.is_gone = True
+                status, _ = await router.get("/v1/responses/resp_9")
+                assert (status, upstream.asked) == (200, asked), "it is kept once it is made"
+                status, text = await router.get("/v1/responses/resp_9?stream=true")
+                assert (status, "stream" in text) == (400, True)
+
+    asyncio.run(main())
+
+
+def test_a_response_that_its_provider_does_not_know_is_no_answer_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charges, "_RECORD_PAUSES", (0.01,))
+
+    async def main() -> None:
+        upstream = Upstream()
+        async with served(upstream.application()) as url:
+            config: dict[str, Any] = {"database": str(tmp_path / "router.db")}
+            async with a_router(tmp_path, {"good": model_at(url)}, **config) as router:
+                await router.post("/v1/responses", ASKED)
+                upstream.is_gone = True
+                status, text = await router.get("/v1/responses/resp_9")
+                assert (status >= 400, "error" in text) == (True, True)
+
+    asyncio.run(main())
+
+
+def test_where_nothing_is_kept_the_answer_comes_at_once_and_that_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        upstream = Upstream()
+        async with served(upstream.application()) as url, a_router(tmp_path, {"good": model_at(url)}) as router:
+            _, told, headers = await router.post("/v1/responses", ASKED)
+            assert (told["status"], headers["x-p2l-dropped-fields"]) == ("completed", "background")
+            assert "background" not in upstream.bodies[0]
+
+    asyncio.run(main())
