@@ -120,7 +120,9 @@ def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
 
     if model:
         from p2l.inference import P2L
+        from p2l.serving.probing import check_model
 
+        check_model(model)
         return f"{family_of(P2L.from_pretrained(model).likelihood.name)}-local"
     from p2l.client import P2LClient
 

@@ -208,7 +208,7 @@ SHARED = {
     "p2l.votes",
 }
 """What the router and CoEval take from p2l: light, without torch."""
-SCORING = {"p2l.inference", "p2l.client", "p2l.public"}
+SCORING = {"p2l.inference", "p2l.serving", "p2l.client", "p2l.public"}
 """What the router asks for scores besides; only its evaluation, which trains models, looks further into p2l."""
 
 

@@ -74,17 +74,13 @@ class Servers:
         for lock in (data / "postmaster.pid", *data.parent.glob(".s.PGSQL.*.lock")):
             lock.unlink(missing_ok=True)  # of a server that was killed
         self._run([program("pg_ctl", self.folder), "-D", data, "-l", log, "-w", "-o", options, "start"])
-        psql: list[str | Path] = [
-            program("psql", self.folder),
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(self.postgres_port),
-            "-U",
-            "postgres",
-        ]
-        with contextlib.suppress(ServiceError):  # it is there already
-            self._run([*psql, "-c", "CREATE DATABASE test"])
+        with contextlib.suppress(ServiceError):  # it is there already, or this is a standby
+            self.query("CREATE DATABASE test")
+
+    def query(self, statement: str) -> None:
+        """Run a statement as the server's owner."""
+        where = ["-h", "127.0.0.1", "-p", str(self.postgres_port), "-U", "postgres"]
+        self._run([program("psql", self.folder), *where, "-c", statement])
 
     def start_redis(self) -> None:
         """Start a Redis that keeps nothing on the disk."""
@@ -97,6 +93,22 @@ class Servers:
             )
         (self.folder / "redis.pid").write_text(str(self.redis.pid), encoding="utf-8")
         _wait_for(self.redis_port, "Redis")
+
+    def copied(self, folder: Path) -> Servers:
+        """Return a second PostgreSQL that copies this one as a hot standby, started; it has no Redis."""
+        replica = Servers(folder)
+        home = replica._data.parent
+        home.mkdir(parents=True, exist_ok=True)
+        self._give_away(home)
+        source = f"postgresql://postgres@127.0.0.1:{self.postgres_port}/"
+        copy = [program("pg_basebackup", self.folder), "-d", source, "-D", replica._data, "-R", "-X", "stream"]
+        replica._run([*copy, "--checkpoint=fast", "--no-sync"])
+        replica.start_postgres()
+        return replica
+
+    def promote(self) -> None:
+        """Let a standby take writes, in the state in which it is."""
+        self._run([program("pg_ctl", self.folder), "-D", self._data, "-w", "promote"])
 
     def postgres_pid(self) -> int:
         """Return the process of the server."""

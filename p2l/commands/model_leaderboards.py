@@ -30,7 +30,9 @@ _PROMPTS_AT_ONCE = 512
 def boards_of_model(args: argparse.Namespace) -> list[Named]:
     """Return the leaderboard of each prompt, or those of a file of prompts and of its groups."""
     from p2l.inference import P2L
+    from p2l.serving.probing import check_model
 
+    check_model(args.model)
     model = P2L.from_pretrained(args.model)
     effects = _effects(model, args)
     return _by_public(_boards(model, effects, args)) if args.model == PUBLIC else _boards(model, effects, args)

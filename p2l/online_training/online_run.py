@@ -34,7 +34,7 @@ from p2l.online_training.buffers import make_buffer
 from p2l.online_training.live_run import LiveRun, open_data_set
 from p2l.online_training.live_votes import StopRequestedError
 from p2l.online_training.online_config import OnlineConfig
-from p2l.online_training.publishing import FolderPublisher
+from p2l.online_training.publishing import FolderPublisher, only_publisher
 from p2l.online_training.retraining import Retraining, arrange
 from p2l.online_training.schedule import (
     STREAM_STATE,
@@ -377,6 +377,13 @@ def _train(run: _OnlineRun) -> None:
     if run.live is not None:
         run.publisher = run.live.publisher(run.config, run.folder)
         run.retraining = run.live.retraining(run.config, run.folder, start, began_with)
+    folder = None if run.publisher is None or not run.trainer.engine.is_main else run.publisher.folder
+    with nullcontext() if folder is None else only_publisher(folder):
+        _learn(run)
+
+
+def _learn(run: _OnlineRun) -> None:
+    start, began_with = run.setup.start, run.schedule.began_with
     rows = _follow_models(run)
     first = run.resume()
     if start.resume is not None and run.average is not None:

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 _ROLLED_BACK = "rolled-back"
+_PUBLISHER_FILE = ".publisher"  # which the run that publishes has locked
 _CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -195,6 +196,19 @@ def log_event(folder: Path, **entry: Any) -> None:
     line = json.dumps({"time": round(time.time(), 3), **entry}) + "\n"
     with (folder / PUBLICATIONS_FILE).open("a", encoding="utf-8") as file:
         file.write(line)
+
+
+@contextmanager
+def only_publisher(folder: Path) -> Iterator[None]:
+    """Keep other runs from publishing into a folder as long as the block lasts; InputError where one does."""
+    with ExitStack() as stack:
+        try:
+            is_alone = stack.enter_context(locked(folder / _PUBLISHER_FILE, wait=False))
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        if not is_alone:
+            raise InputError(f"{folder}: another run publishes into it; stop that one, or choose another --publish")
+        yield
 
 
 @contextmanager

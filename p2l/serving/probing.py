@@ -44,6 +44,15 @@ _SCRIPTS = (
 )
 
 
+def check_model(model: str | Path, max_length: int | None = None, control: Path | None = None) -> None:
+    """Try the tokenizer of a model, a folder or its name on the hub, as `check_in_child` does."""
+    from p2l.model.checkpoint import local_folder
+    from p2l.public import PUBLIC
+
+    if str(model) != PUBLIC:  # which is part of this package
+        check_in_child(local_folder(model), max_length, control)
+
+
 def check_in_child(folder: Path, max_length: int | None, control: Path | None) -> None:
     """Raise CheckpointError where the tokenizer of a folder ends a child process, or fails in it on a prompt.
 

@@ -23,15 +23,13 @@ from p2l.common.errors import CheckpointError, InputError, P2LError
 from p2l.common.files import locked
 from p2l.common.processes import is_alive
 from p2l.inference import P2L, choose_device
-from p2l.model.checkpoint import Stamp, check_contents, local_folder, stamp_of
+from p2l.model.checkpoint import Stamp, check_contents, stamp_of
 from p2l.model.model import to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
 from p2l.model.precision import PROBES, choose_dtype, in_dtype, quantize
-from p2l.public import PUBLIC
-from p2l.public.model import public_folder
 from p2l.serving.batcher import Batcher, BatchLimits
 from p2l.serving.metrics import Metrics
-from p2l.serving.probing import check_in_child
+from p2l.serving.probing import check_model
 from p2l.serving.settings import Settings
 from p2l.serving.watching import Settled, Watch, models_in, newest_model, written_at
 
@@ -181,8 +179,7 @@ def _load(settings: Settings, path: str | None) -> Served:
         watched, model_folder = Path(settings.watch), Path(settings.model_path)
         folder = model_folder if watched in (model_folder, model_folder.parent) else None
     stamp = None if folder is None else stamp_of(folder)
-    place = public_folder() if settings.model_path == PUBLIC else local_folder(settings.model_path)
-    check_in_child(place, settings.max_length, Path(settings.control) if settings.control else None)
+    check_model(settings.model_path, settings.max_length, Path(settings.control) if settings.control else None)
     model = P2L.from_pretrained(
         settings.model_path,
         device=settings.device,

@@ -173,7 +173,7 @@ def routing_markdown(results: Results) -> str:
     verdict = routing_verdict(results)
     return "\n".join(
         [
-            f"**{verdict.sentence}** {verdict.reason}".replace("−", "-"),
+            f"**{markdown_text(verdict.sentence)}** {markdown_text(verdict.reason)}".replace("−", "-"),
             "",
             _data_line(results),
             *(f"- {markdown_text(note)}" for note in results.notes),

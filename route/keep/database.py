@@ -140,6 +140,19 @@ class WriteBehind:
     def absorb(self, _news: Any) -> None:
         """Take over what `write` or `read` returned; in the event loop."""
 
+    # Of servers that a replica may take the place of, see `route.keep.failover`.
+
+    def size(self, _batch: Any) -> int:
+        """Return the bytes of the texts in a batch."""
+        return 0
+
+    def recover(self, _connection: Connection, _batch: Any) -> int:
+        """Write again what this worker knows besides batches and a new server may not; return how much that was.
+
+        In a thread, inside a transaction; `batch` was taken and will be written after it.
+        """
+        return 0
+
 
 _Batches: TypeAlias = list[tuple[WriteBehind, Any]]
 
@@ -340,6 +353,7 @@ class Changes(WriteBehind):
         if before is None:
             return  # the state at start
         for subject, number in news.items():
-            if number > before.get(subject, 0):
+            # A lower one is that of a server which has come in place of one that was ahead.
+            if number != before.get(subject, 0):
                 for handle in self._handlers[subject]:
                     handle()

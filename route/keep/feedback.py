@@ -15,6 +15,7 @@ import hmac
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 from p2l.common.errors import InputError
 from p2l.common.long_texts import dumps
 from route.keep.database import Connection, Database, DatabaseError, WriteBehind
+from route.keep.failover import KEPT_SECONDS as KEPT_ACKNOWLEDGED_SECONDS
 from route.keep.journal import Entry, Journal, JournalError, JournalQuotaError
 from route.keep.ledger import Refusal
 from route.keep.usage import DAY
@@ -50,6 +52,7 @@ _WAITS = (2, 4, 8)
 """Flushes between two looks for an answer that is not there, 1.4 s in all."""
 _LOGGER = logging.getLogger("route")
 _MOST_WAITING = 100_000
+_MOST_RECENT = 10_000  # votes that a server which takes another's place is asked for
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
 COLUMNS = (
     "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt, visitor, prefix, "
@@ -224,6 +227,10 @@ class Feedback(WriteBehind):
         """Identifiers of requests; from the start with the secret of the database."""
         self._trial: asyncio.Future[Any] | None = None
         self._gathered: list[_Row] = []
+        self._recent: deque[tuple[float, Entry]] = deque(maxlen=_MOST_RECENT)
+        """Votes that were stored of late, and answers from the journal; with when that was."""
+        self._unanswered: list[Entry] = []
+        """Votes whose answers a new server lacks."""
 
     def remember(self, answer: ShownAnswer) -> None:
         """Remember an answer, without waiting; its prompt is dropped here unless prompts are stored.
@@ -272,6 +279,8 @@ class Feedback(WriteBehind):
                     self._trial = asyncio.ensure_future(write)
                 await asyncio.shield(self._trial)
                 stored = await self._store(vote, key, limits)
+            if isinstance(stored, StoredVote):
+                self._keep_recent([Entry(0, "vote", [vote.request_id, vote.verdict, key, self._clock()])])
             return stored
         except DatabaseError:
             return await self._keep_for_later(vote, key, limits)
@@ -348,6 +357,7 @@ class Feedback(WriteBehind):
                 return has_moved
             # A kill here delivers the entries once more, which changes nothing.
             await journal.forget(delivery.stored + delivery.unfit)
+            self._keep_recent(delivery.stored)
             has_moved = has_moved or bool(delivery.stored or delivery.unfit)
             unknown += len(delivery.unknown)
             votes = sum(entry.kind == "vote" for entry in delivery.stored)
@@ -390,6 +400,37 @@ class Feedback(WriteBehind):
     def absorb(self, _news: None) -> None:
         """See `WriteBehind`: what had gathered is in the database."""
         self._journaled.clear()
+        unanswered, self._unanswered = self._unanswered, []
+        if unanswered:
+            self._begin(self._await_answers(unanswered))
+
+    def size(self, batch: list[_Row]) -> int:
+        """See `WriteBehind`."""
+        return sum(len(turn) for row in batch for turn in row[_PROMPT] or ())
+
+    def _keep_recent(self, entries: Sequence[Entry]) -> None:
+        """Keep what the server has acknowledged, for one that takes its place and is behind."""
+        now = time.monotonic()
+        while self._recent and self._recent[0][0] < now - KEPT_ACKNOWLEDGED_SECONDS:
+            self._recent.popleft()
+        self._recent.extend((now, entry) for entry in entries)
+
+    def recover(self, connection: Connection, _batch: Sequence[_Row]) -> int:
+        """See `WriteBehind`: votes, and answers of an outage before; what is there already changes nothing."""
+        entries = [entry for _, entry in list(self._recent)]
+        wanting = [entry for entry in entries if entry.kind == "answer" or not _is_stored(connection, entry)]
+        delivery = _deliver(connection, entries=wanting, now=self._clock())
+        self._unanswered = delivery.unknown
+        return sum(entry.kind == "vote" for entry in delivery.stored)
+
+    async def _await_answers(self, entries: Sequence[Entry]) -> None:
+        """Let votes wait in the journal for the worker that writes their answers again."""
+        for entry in entries:
+            with contextlib.suppress(JournalError, JournalQuotaError):
+                if self.journal is not None:
+                    await self.journal.add_vote(entry.row)
+                    continue
+            _LOGGER.error("a vote is lost with the database's server, and there is no room for it in the journal")
 
     @staticmethod
     async def _keep_answers(journal: Journal, rows: list[_Row]) -> None:
@@ -435,6 +476,13 @@ def _deliver(connection: Connection, *, entries: Sequence[Entry], now: float) ->
         else:
             delivery.unfit.append(entry)
     return delivery
+
+
+def _is_stored(connection: Connection, entry: Entry) -> bool:
+    """Return whether a vote of a journal, or a later one in its place, is in the database."""
+    request_id, verdict, _, when = entry.row[:4]
+    query = "SELECT 1 FROM votes WHERE request_id = ? AND (verdict = ? OR voted > ?)"
+    return connection.execute(query, (request_id, verdict, when)).fetchone() is not None
 
 
 def _misfit(row: Sequence[Any] | None, vote: Vote, key: str, now: float) -> Refusal | None:

@@ -507,7 +507,9 @@ class Ledger(WriteBehind):
         oldest = int(self._clock() // DAY) - 1
         self._spent = {place: cost for place, cost in self._spent.items() if place[0] >= oldest}
         for day, name, cost in news.spend:
-            self._spent[day, name] = cost + self._gathered.spend.get((day, name), 0.0)
+            # Never less than before: a replica that was promoted may lack what others are about to write again.
+            known = cost + self._gathered.spend.get((day, name), 0.0)
+            self._spent[day, name] = max(known, self._spent.get((day, name), 0.0))
         if self.shared is not None:
             self.shared.note(news.released, {(day, name): cost for day, name, cost in news.spend})
         for second, name, requests in news.arrivals:
@@ -518,6 +520,19 @@ class Ledger(WriteBehind):
     def give_back(self, batch: Sums) -> None:
         """See `WriteBehind`."""
         self._gathered.add(batch)
+
+    def recover(self, connection: Connection, batch: Sums) -> int:
+        """See `WriteBehind`: the leases that this worker holds; and all sums are read anew."""
+        self._seen = -1
+        if self.shared is None or self.shared.fault is not None:
+            # What was spent of a lease is taken off it with the batch that tells of it.
+            amounts = {
+                place: purse.held + self._gathered.leases.get(place, 0.0) + batch.leases.get(place, 0.0)
+                for place, purse in list(self._purses.items())
+                if not purse.is_empty
+            }
+            hold_leases(connection, self._worker, amounts, now=self._clock())
+        return 0
 
 
 def _release(held: Sequence[tuple[Purse, float]], kept: float) -> None:

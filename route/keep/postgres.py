@@ -2,7 +2,8 @@
 
 Connections are pooled. One that breaks is replaced and its transaction run once more, unless it broke in the midst of
 its commit: a flush then looks up whether its number is in the table `flushes` before it writes anything again, so that
-no sum is counted twice.
+no sum is counted twice. A new connection may be one to a replica that has come in the server's place and is behind it:
+what it lacks is written again, see `route.keep.failover`.
 
 Text holds no NUL here; where a client sends one, it is stored and looked up as U+FFFD.
 """
@@ -29,6 +30,7 @@ from route.keep.database import (
     WriteBehind,
     without_password,
 )
+from route.keep.failover import Acknowledged, Lack
 
 try:
     import psycopg
@@ -103,21 +105,26 @@ _MIGRATIONS = (
 )
 """One script per version of the schema, oldest first; a released one is never changed."""
 T = TypeVar("T")
+_NUMBER_FLUSH = (
+    "INSERT INTO flushes VALUES (?, ?, ?) "
+    "ON CONFLICT (worker) DO UPDATE SET number = excluded.number, time = excluded.time"
+)
 _CONNECTIONS = 4
 # In which a connection has to be there.
 _PATIENCE_SECONDS = 3.0
 # Between two tries to connect, while the server is gone.
 _TRY_SECONDS = 0.5
-# After a router's last flush; later than that none of its flushes is in doubt.
+# After a router's last flush, and after the server's last return, until none of its flushes is in doubt.
 _KEPT_FLUSH_SECONDS = 86_400.0
 _DEFAULTS = {
     "connect_timeout": "3",
     "tcp_user_timeout": "10000",  # milliseconds until a server that does not acknowledge counts as gone
     "application_name": "p2l-route",
+    "target_session_attrs": "read-write",  # of several hosts of a URL that which is no replica
     "options": "-c statement_timeout=10000 -c idle_in_transaction_session_timeout=30000",
 }
 # Faults of the connection or of the moment, not of the statement: it is run once more.
-_AGAIN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+_AGAIN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, errors.ReadOnlySqlTransaction)
 # Those of them that a server sends, so that its connection is well.
 _CONNECTED = (errors.DeadlockDetected, errors.QueryCanceled, errors.LockNotAvailable)
 
@@ -174,13 +181,18 @@ class PostgresDatabase(Database):
         self._worker = secrets.token_hex(8)
         self._number = 0
         """Number of this worker's last flush."""
+        self._acknowledged = Acknowledged()
+        self._server = self._caught_up = 0
+        """How often a connection was replaced, and of which of them it is known what its server lacks."""
+        self._tidied = 0.0
+        """When rows of other routers were removed last, or this one found the server."""
 
     def _open(self) -> None:
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it repeats what is logged here, many times
         try:
             with psycopg.connect(self._url, **self._settings()) as connection:
                 prepare(_Session(connection))
-            self._pool = self._new_pool()
+            self._pool, self._tidied = self._new_pool(), time.monotonic()
         except (psycopg.Error, PoolTimeout, SchemaError) as error:
             self._close()
             raise ConfigError(f"database: {self.name}: cannot be used: {without_password(error, self._url)}") from None
@@ -251,48 +263,92 @@ class PostgresDatabase(Database):
         """Connect anew where the server answers; connections of one that was restarted are all broken."""
         with self._renewal:
             if self._pool is before:  # no other thread has done it
-                self._pool = self._new_pool()
-                self._is_gone = False
+                pool = self._new_pool()
+                self._server += 1  # before anybody has a connection
+                self._pool, self._is_gone, self._tidied = pool, False, time.monotonic()
                 if before is not None:
                     before.close(timeout=0)
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """See `Database`; a server that may lack something gets that first."""
+        if self._caught_up != self._server:
+            await self.flush()
+        return await super().run(work)
 
     def _write(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
         # Batches in doubt stay in doubt: given back to their buffers, they would be written twice.
         again, number = self._doubt is not None, self._number + 1
+        has_batches = any(batch for _, batch in batches)
         if self._is_gone:
-            now = time.monotonic()
-            if now - self._tried < _TRY_SECONDS:
-                raise DatabaseError(self.fault or "the server is gone", in_doubt=again)
-            self._tried = now
-            try:
-                self._renew(self._pool)
-            except _AGAIN as error:
-                raise DatabaseError(self.fault or without_password(error, self._url), in_doubt=again) from None
-        if not any(batch for _, batch in batches):
+            self._try_again(is_in_doubt=again)
+        if not has_batches and self._caught_up == self._server:
             return self._news(batches)
+        server = self._server
+        lack = Lack()
 
         def write(connection: Connection) -> list[Any]:
-            now = time.time()
-            if again:
-                last = connection.execute("SELECT number FROM flushes WHERE worker = ?", (self._worker,)).fetchone()
-                if last is not None and last[0] == number:  # the commit that broke was made
-                    return [buffer.read(connection) for buffer, _ in batches]
-            connection.execute(
-                "INSERT INTO flushes VALUES (?, ?, ?) "
-                "ON CONFLICT (worker) DO UPDATE SET number = excluded.number, time = excluded.time",
-                (self._worker, number, now),
-            )
-            if number == 1:  # rows of routers that have ended, once in the life of this one
-                connection.execute("DELETE FROM flushes WHERE time < ?", (now - _KEPT_FLUSH_SECONDS,))
-            return [buffer.write(connection, batch) for buffer, batch in batches]
+            nonlocal server, lack
+            server = self._server  # a connection that breaks is replaced, perhaps by one to another server
+            lack = self._supplied(connection, batches) if server != self._caught_up else Lack()
+            if again and self._last_flush(connection) == number:  # the commit that broke was made
+                return [buffer.read(connection) for buffer, _ in batches]
+            if has_batches:
+                connection.execute(_NUMBER_FLUSH, (self._worker, number, time.time()))
+                self._tidy(connection)
+                return [buffer.write(connection, batch) for buffer, batch in batches]
+            return [buffer.read(connection) for buffer, _ in batches]
 
         try:
             news = self._transaction(write)
         except DatabaseError as error:
-            self._doubt = batches if error.in_doubt or again else None
+            self._doubt = batches if has_batches and (error.in_doubt or again) else None
             raise DatabaseError(str(error), in_doubt=self._doubt is not None) from None
-        self._doubt, self._number = None, number
+        self._caught_up, self._doubt = server, None
+        if has_batches:
+            self._number = number
+            self._acknowledged.add(number, batches)
+        lack.tell()
         return news
+
+    def _last_flush(self, connection: Connection) -> int | None:
+        """Return the number of this worker's last flush that the server has."""
+        row = connection.execute("SELECT number FROM flushes WHERE worker = ?", (self._worker,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _supplied(self, connection: Connection, batches: list[tuple[WriteBehind, Any]]) -> Lack:
+        """Write again what a new server lacks; return what that was."""
+        last = self._last_flush(connection)
+        again = self._acknowledged.after(last or 0)
+        # The row of a worker that has written nothing for a day was tidied away.
+        known = self._number if last is None and not again else last or 0
+        if known < self._number:
+            connection.execute(_NUMBER_FLUSH, (self._worker, self._number, time.time()))
+        for flush in again:
+            for buffer, batch in flush.batches:
+                buffer.write(connection, batch)
+        rows = sum(buffer.recover(connection, batch) for buffer, batch in batches)
+        return Lack(max(0, self._number - known), len(again), rows)
+
+    def _try_again(self, *, is_in_doubt: bool) -> None:
+        """Look whether a server that was gone is back; raise DatabaseError if not, or if it is too early to look."""
+        now = time.monotonic()
+        if now - self._tried < _TRY_SECONDS:
+            raise DatabaseError(self.fault or "the server is gone", in_doubt=is_in_doubt)
+        self._tried = now
+        try:
+            self._renew(self._pool)
+        except _AGAIN as error:
+            raise DatabaseError(self.fault or without_password(error, self._url), in_doubt=is_in_doubt) from None
+
+    def _tidy(self, connection: Connection) -> None:
+        """Remove the rows of routers that have ended, once a day.
+
+        Those of an outage may have a flush in doubt: they get a day to come back after the server does.
+        """
+        now = time.monotonic()
+        if now - self._tidied > _KEPT_FLUSH_SECONDS:
+            self._tidied = now
+            connection.execute("DELETE FROM flushes WHERE time < ?", (time.time() - _KEPT_FLUSH_SECONDS,))
 
 
 def _commit(connection: psycopg.Connection[Any]) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.access import digest_of, new_key
@@ -20,6 +20,10 @@ from route.keep.ledger import KeyRecord, Ledger, Refusal, key_of_digest
 
 T = TypeVar("T")
 _SUBJECT = "keys"
+_WRITE_KEY = (
+    "INSERT INTO keys VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, "
+    "limits = excluded.limits, created = excluded.created, revoked = excluded.revoked"
+)
 _LOGGER = logging.getLogger("route")
 
 
@@ -57,12 +61,7 @@ def add_key(connection: Connection, name: str, limits: Mapping[str, Any], *, now
     # 256 random bits: a plain SHA-256 says nothing of them, where a password would need a slow digest with salt.
     key = new_key()
     limits = {limit: amount for limit, amount in limits.items() if amount is not None}
-    row = (name, digest_of(key), json.dumps(limits), now)
-    connection.execute(
-        "INSERT INTO keys VALUES (?, ?, ?, ?, NULL) ON CONFLICT (name) DO UPDATE SET "
-        "digest = excluded.digest, limits = excluded.limits, created = excluded.created, revoked = NULL",
-        row,
-    )
+    connection.execute(_WRITE_KEY, (name, digest_of(key), json.dumps(limits), now, None))
     note_change(connection, _SUBJECT)
     return key
 
@@ -105,6 +104,8 @@ class StoredKeys(WriteBehind):
         self.revoked: list[str] = []
         """Names of keys that were revoked, as of the last look."""
         self._number = -1
+        self._seen: Sequence[StoredKey] = ()
+        """All keys, as of the last look."""
         self._look: asyncio.Task[None] | None = None
         self._one_look = asyncio.Lock()
 
@@ -151,7 +152,7 @@ class StoredKeys(WriteBehind):
         """See `WriteBehind`."""
         if news is None or news[0] < self._number:
             return
-        self._number = news[0]
+        self._number, self._seen = news
         valid = [key for key in news[1] if key.revoked is None]
         self.valid = [key.name for key in valid]
         self.revoked = [key.name for key in news[1] if key.revoked is not None]
@@ -159,3 +160,25 @@ class StoredKeys(WriteBehind):
         shadowed = self._ledger.replace_stored(records)
         if shadowed:
             _LOGGER.warning("keys of the database that have the name of a configured one: %s", ", ".join(shadowed))
+
+    def recover(self, connection: Connection, _batch: None) -> int:
+        """See `WriteBehind`: keys that were made, limited or revoked, and are not there, or as they were before."""
+        connection.lock(_SUBJECT)
+        there = {key.name: key for key in stored_keys(connection)}
+        number = number_of(connection, _SUBJECT)
+        lost = [key for key in self._seen if _is_ahead(key, there.get(key.name), is_newer=number < self._number)]
+        for key in lost:
+            connection.execute(_WRITE_KEY, (key.name, key.digest, json.dumps(key.limits), key.created, key.revoked))
+        while lost and number <= self._number:  # beyond what any worker has seen
+            number = note_change(connection, _SUBJECT)
+        self._number = -1
+        return len(lost)
+
+
+def _is_ahead(key: StoredKey, there: StoredKey | None, *, is_newer: bool) -> bool:
+    """Return whether a key was changed after what is there: keys are never removed, and none is revoked for a while."""
+    if there is None or key.created != there.created:
+        return there is None or key.created > there.created
+    if there.revoked is not None or key.revoked is not None:
+        return there.revoked is None
+    return is_newer and key.limits != there.limits

@@ -418,7 +418,9 @@ class LocalScorer(Scorer):
 
     def _load(self) -> P2L:
         from p2l.inference import P2L
+        from p2l.serving.probing import check_model
 
+        check_model(self._path)  # what a tokenizer does to the process that opens it cannot be caught there
         model = P2L.from_pretrained(self._path)
         model.predict(["warm up"])
         _ = model.revision  # computed from the files, once

@@ -75,6 +75,10 @@ class Visit:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
+    def blocked(self) -> list[str]:
+        """What the page's policy stopped: the browser complains of each."""
+        return [complaint for complaint in self.complaints if "Content Security Policy" in complaint]
+
     def ask(self, url: str) -> None:
         if urlsplit(url).scheme in ("http", "https") and urlsplit(url).netloc != self.host:
             self.foreign.append(url)

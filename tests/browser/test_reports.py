@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +34,43 @@ HOSTILE = '"><img src=x onerror="window.planted=1"><script>window.planted=1</scr
 MODELS = ["ant", "bee", "cat", "dog", f"<b>{HOSTILE}", "中文模型", "a-name-of-many-letters-and-no-space" * 3]
 
 
-def evaluation(folder: Path) -> Path:
-    return write_report([output(MODELS, ["all", HOSTILE], prompts=200)], folder)
+def evaluation(folder: Path, names: list[str] = MODELS, text: str = HOSTILE) -> Path:
+    return write_report([output(names, ["all", text], prompts=200)], folder)
 
 
-def training(folder: Path) -> Path:
-    run = make_run(folder / "run", MODELS)
-    write_lines(run / "published.jsonl", [line | {"reason": HOSTILE} for line in publications()])
+def training(folder: Path, names: list[str] = MODELS, text: str = HOSTILE) -> Path:
+    run = make_run(folder / "run", names)
+    write_lines(run / "published.jsonl", [line | {"reason": text} for line in publications()])
     return save_report(training_report(read_run(run)), folder / "training.html")
 
 
-def drift(folder: Path) -> Path:
+def drift(folder: Path, names: list[str] = MODELS, text: str = HOSTILE) -> Path:
     cells = [
         DriftCell(
             by, category, model, 40, 30.0 * place, 30.0 * place - 20, 30.0 * place + 20, 0.5, 0.6, 0.01, 0.02, verdict
         )
-        for place, (model, verdict) in enumerate(zip(MODELS, ("", "rose", "", "rose", "rose", "", "rose"), strict=True))
-        for by, category in (("", "all"), ("topic", HOSTILE), ("topic", "sql"))
+        for place, (model, verdict) in enumerate(zip(names, cycle(("", "rose", "", "rose", "rose", "")), strict=False))
+        for by, category in (("", "all"), ("topic", text), ("topic", "sql"))
     ]
-    found = Drift("outputs/may", "outputs/june", "bt-tie", 0.95, 0.05, cells, [HOSTILE])
+    found = Drift("outputs/may", "outputs/june", "bt-tie", 0.95, 0.05, cells, [text])
     return save_report(drift_report(found, "prompts.parquet"), folder / "drift.html")
 
 
-def slices(folder: Path) -> Path:
+def slices(folder: Path, _names: list[str] = MODELS, text: str = HOSTILE) -> Path:
     numbers = [128, 256, 384, 512]
     later = np.array([[number > checkpoint for number in numbers] for checkpoint in numbers])
     drawn = np.random.default_rng(0).normal(1.1, 0.02, (3, 4, 4))
     runs = [
         Matrix(name, "Loss", numbers, numbers, values, np.full((4, 4), 200.0), later)
-        for name, values in zip(("naive", HOSTILE, "oracle"), drawn, strict=True)
+        for name, values in zip(("naive", text, "oracle"), drawn, strict=True)
     ]
     report = chrono_report(runs, "4 slices of votes", oracle="oracle", naive="naive")
     return save_report(report, folder / "slices.html")
 
 
-def routing(folder: Path) -> Path:
+def routing_results(names: list[str], text: str) -> Results:
+    """What a routing of these models comes to; notes and constants are texts of others."""
+
     def around(value: float) -> Interval:
         return Interval(value, value - 0.02, value + 0.02, 0.01)
 
@@ -83,19 +86,19 @@ def routing(folder: Path) -> Path:
             {} if name == "single" else {"area": around(0.3)},
             around(0.05),
             tuple((0.001 * 2.0**step, 0.4 + 0.03 * step - 0.005 * place) for step in range(6)),
-            (HOSTILE,),
+            (text,),
         )
         for place, (name, about) in enumerate(POLICIES.items())
     }
-    models = {name: (0.001 * 2.0**place, 0.4 + 0.02 * place) for place, name in enumerate(MODELS)}
+    models = {name: (0.001 * 2.0**place, 0.4 + 0.02 * place) for place, name in enumerate(names)}
     bins = output(["a", "b"], ["all"], prompts=90).categories[0].reliability
     assert bins is not None
-    sizes = {"questions": 900, "prompts": 880, "trained_on": (700,), "notes": (HOSTILE,)}
-    results = Results(
+    sizes = {"questions": 900, "prompts": 880, "trained_on": (700,), "notes": (text,)}
+    return Results(
         table="t",
-        models=tuple(MODELS),
+        models=tuple(names),
         **sizes,
-        constants=((MODELS[0], 0.001), (HOSTILE, 0.004)),
+        constants=((names[0], 0.001), (text, 0.004)),
         one_price=False,
         on_average=True,
         policies=policies,
@@ -103,23 +106,27 @@ def routing(folder: Path) -> Path:
         pairs=bins,
         chosen=bins,
     )
-    return save_report(routing_report(results, HOSTILE, "scores.parquet"), folder / "routing.html")
 
 
-def strengths(folder: Path) -> Path:
+def routing(folder: Path, names: list[str] = MODELS, text: str = HOSTILE) -> Path:
+    results = routing_results(names, text)
+    return save_report(routing_report(results, text, "scores.parquet"), folder / "routing.html")
+
+
+def strengths(folder: Path, names: list[str] = MODELS, text: str = HOSTILE) -> Path:
     coefs, texts, _ = arena()
-    texts = [[f"{text} {HOSTILE}"] for [text] in texts]
-    found = explain(coefs, MODELS[:5], likelihood="bt", texts=texts)
-    return save_report(explanation_report(found, HOSTILE, HOSTILE), folder / "strengths.html")
+    texts = [[f"{prompt} {text}"] for [prompt] in texts]
+    found = explain(coefs, names[:5], likelihood="bt", texts=texts)
+    return save_report(explanation_report(found, text, text), folder / "strengths.html")
 
 
-def leaderboard(folder: Path) -> Path:
-    many = [*MODELS, *(f"model-{number}" for number in range(60))]
-    computed = leaderboards(many, {HOSTILE: [HOSTILE, "second", "third"]}, periods=20)
-    return save_report(leaderboard_report(computed, "", HOSTILE), folder / "leaderboard.html")
+def leaderboard(folder: Path, names: list[str] = MODELS, text: str = HOSTILE) -> Path:
+    many = [*names, *(f"model-{number}" for number in range(60))]
+    computed = leaderboards(many, {text: [text, "second", "third"]}, periods=20)
+    return save_report(leaderboard_report(computed, "", text), folder / "leaderboard.html")
 
 
-REPORTS: dict[str, Callable[[Path], Path]] = {
+REPORTS: dict[str, Callable[..., Path]] = {
     "evaluation": evaluation,
     "training": training,
     "drift": drift,

@@ -16,7 +16,7 @@ import yaml
 
 from p2l.commands.model import init_main as init
 from p2l.inference import P2L
-from p2l.online_training.publishing import served
+from p2l.online_training.publishing import only_publisher, served
 from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command
 from tests.e2e.test_train import largest_difference
@@ -114,6 +114,20 @@ def test_whatever_touch_of_the_disk_a_kill_of_publishing_comes_before(tmp_path: 
     assert len(set(steps)) >= 3
     assert steps == sorted(steps)
     assert P2L.from_pretrained(served(snapshot)).predict(["a prompt"]).coefs.shape[0] == 1
+
+
+def test_a_folder_that_another_run_publishes_into_is_refused(tmp_path: Path, command: Command) -> None:
+    config, folder = write_config(tmp_path), tmp_path / "published"
+    votes = add(tmp_path / "votes.jsonl", [line(n) for n in range(20)])
+    flags = ["--config", config, "--no-eval", "--quiet", "--follow", votes, "--stop-when-idle", "0.1"]
+    with only_publisher(folder):
+        done = command("python", "-m", MODULE, *flags, "--publish", folder, "--publish-votes", "10")
+    assert done.returncode == 2
+    assert f"{folder}: another run publishes into it" in done.stderr
+    assert served(folder) is None
+    again = command("python", "-m", MODULE, *flags, "--publish", folder, "--publish-votes", "10")
+    assert again.returncode == 0, again.stderr
+    assert served(folder) is not None
 
 
 def wait_for_steps(process: subprocess.Popen[bytes], log: Path, steps: int) -> None:

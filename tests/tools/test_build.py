@@ -79,6 +79,20 @@ def test_a_workflow_calls_targets_that_exist_and_states_its_rights(path: Path) -
             assert words[0].startswith(".venv/") or (ROOT / words[0]).is_file(), line
 
 
+def test_a_release_is_audited_and_attested() -> None:
+    build = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))["jobs"][
+        "build"
+    ]
+    steps = [step.get("run") or step["uses"].partition("@")[0] for step in build["steps"]]
+    attested = ["actions/attest-build-provenance", "actions/attest-sbom"]
+    order = [steps.index(name) for name in ("make audit", "make sbom", *attested)]
+    assert order == sorted(order)
+    assert build["permissions"] == {"contents": "read", "id-token": "write", "attestations": "write"}
+    for step in build["steps"]:
+        if step.get("uses", "").startswith("actions/attest"):
+            assert step["with"]["subject-path"] == "dist/*"
+
+
 def test_a_tag_the_version_and_the_changelog_follow_each_other() -> None:
     released = "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-01\n"
     assert release_problem("v1.2.0", "1.2.0", released) is None

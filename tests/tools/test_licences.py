@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 
 import pytest
+import yaml
 
 from tools.licences import licence_of, listed, table
 from tools.lock import CONSTRAINTS, LOCK, ROOT, parse_pins, requirement_name
@@ -37,6 +38,14 @@ def test_what_asks_for_more_than_its_notice_is_explained() -> None:
     for name, licence in listed().items():
         if any(mark in licence for mark in ("GPL", "MPL", "unknown", "Proprietary", "Other")):
             assert name in explained, f"{name} is under {licence}"
+
+
+def test_the_notice_names_every_set_that_the_weights_of_the_package_are_made_of() -> None:
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    sources = yaml.safe_load((ROOT / "p2l" / "public" / "sources.yaml").read_text(encoding="utf-8"))
+    assert sources
+    for source in sources.values():
+        assert f"{source['address']}: {source['licence']}" in notice
 
 
 @pytest.mark.parametrize(

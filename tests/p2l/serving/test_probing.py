@@ -18,6 +18,7 @@ from p2l.serving import probing
 from p2l.serving.probing import check_in_child
 from p2l.serving.reload import load
 from p2l.serving.settings import Settings
+from tests.conftest import Command
 
 DOUBLING = {
     "type": "Sequence",
@@ -91,3 +92,21 @@ def test_what_was_tried_is_not_tried_again_by_the_next_worker(
     with pytest.raises(CheckpointError, match="tried again"):
         check_in_child(tmp_path / "other", None, control)
     check_in_child(tmp_path, None, control)  # a folder without a tokenizer of the library needs no child
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["p2l", "leaderboard", "hello", "--model"], ["python", "-m", "route.openai_server", "--router-model-name"]],
+)
+def test_whoever_opens_a_model_of_others_tries_it(
+    sound: Path, tmp_path: Path, command: Command, words: list[str]
+) -> None:
+    folder = changed(sound, tmp_path / "model", normalizer=DOUBLING)
+    config = tmp_path / "router.yaml"
+    config.write_text("model_configs: {small: {name: s, type: mock, cost: 1}}\n", encoding="utf-8")
+    more = ["-c", config, "--api-key", "k"] if words[0] == "python" else []
+    done = command(*words, folder, *more)
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    [line] = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert "ends the process that uses it" in line
+    assert "Traceback" not in done.stderr

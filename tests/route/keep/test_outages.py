@@ -340,6 +340,43 @@ def test_sums_in_doubt_are_counted_once_however_often_the_server_is_missed(
     assert rows(alive, "SELECT cost FROM spend WHERE key = 'doubt'") == [(5.0,)]
 
 
+def test_sums_in_doubt_are_counted_once_after_an_outage_in_which_they_grew_old(
+    alive: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another router, which finds the server first, does not take the one that was away for one that has ended."""
+    kept_seconds = 3.0
+    monkeypatch.setattr("route.keep.postgres._KEPT_FLUSH_SECONDS", kept_seconds)
+
+    async def main() -> None:
+        key = key_record("aged", name="aged")
+        database, other = (open_database(alive.postgres_url, flush_seconds=NEVER) for _ in range(2))
+        await database.start()
+        accounts = Ledger([key], database)
+        await accounts.start()
+
+        def break_after_the_commit(connection: Any) -> None:
+            connection.commit()
+            raise DatabaseError("the connection broke during a commit", in_doubt=True)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("route.keep.postgres._commit", break_after_the_commit)
+            await spend(accounts, key, "m", 5.0)
+            assert not await database.flush()
+        alive.kill_postgres()
+        await asyncio.sleep(kept_seconds + 0.5)
+        await asyncio.to_thread(alive.start_postgres)
+        await other.start()
+        others = Ledger([key], other)
+        await others.start()
+        await spend(others, key, "m", 1.0)
+        assert await other.flush()
+        await flushed_at_last(database)
+        await close([database, other], [accounts, others])
+
+    asyncio.run(main())
+    assert rows(alive, "SELECT cost FROM spend WHERE key = 'aged'") == [(6.0,)]
+
+
 async def two_ledgers(servers: Servers, name: str, without: str = "local") -> tuple[list[Database], list[Ledger], Any]:
     key = key_record(name, name=name, spend_per_day=100.0, requests_per_minute=5)
     databases = [open_database(servers.postgres_url, flush_seconds=0.05) for _ in range(2)]
