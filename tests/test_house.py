@@ -261,8 +261,6 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     names = {name.split(".")[0] for imports in graph().values() for name in imports} - sys.stdlib_module_names
-    # Of people who evaluate with Inspect, whose own reader of its logs is used where they have it.
-    names -= {"inspect_ai"}
     missing = {DISTRIBUTIONS.get(name, name) for name in names - {"p2l", "route", "coeval", "llvmlite"}}
     assert missing - requirements(*project["dependencies"], *itertools.chain(*extras.values())) == set()
 

@@ -17,6 +17,7 @@ from tools.lock import LOCK, ROOT, parse_pins, requirement_name
 
 PAGE = ROOT / "docs" / "operate" / "licences.md"
 _BEGIN = "| licence | packages |\n|---|---|\n"
+_FILE = "licenses/LICENSE"  # of packages whose metadata are silent
 # Licences that packages write in words, or as a classifier, by their identifiers in SPDX.
 _SPDX = {
     "MIT License": "MIT",
@@ -25,6 +26,7 @@ _SPDX = {
     "Apache Software License": "Apache-2.0",
     "Apache Software License 2.0": "Apache-2.0",
     "Apache License, Version 2.0": "Apache-2.0",
+    "Apache License": "Apache-2.0",
     "Apache 2.0 License": "Apache-2.0",
     "Apache 2.0": "Apache-2.0",
     "Apache": "Apache-2.0",
@@ -50,7 +52,8 @@ def licence_of(name: str) -> str | None:
     names = sorted({_SPDX.get(mark, mark) for mark in marks if mark != "OSI Approved"})
     if names:
         return " OR ".join(names)
-    first = "".join(metadata.get_all("License") or ()).strip().split("\n")[0]
+    text = "".join(metadata.get_all("License") or ()) or importlib.metadata.distribution(name).read_text(_FILE) or ""
+    first = text.strip().split("\n")[0].strip()
     return _SPDX.get(first, first) or "unknown"
 
 

@@ -67,11 +67,11 @@ class _Server(BaseHTTPRequestHandler):
 
 def make_inspect(folder: Path) -> None:
     """Evaluate the models by Inspect: one log in its usual form each, a fourth as JSON."""
-    from inspect_ai import Task, eval  # type: ignore[import-not-found]  # noqa: A004
-    from inspect_ai.dataset import MemoryDataset, Sample  # type: ignore[import-not-found]
-    from inspect_ai.model import ModelOutput, ModelUsage, get_model  # type: ignore[import-not-found]
-    from inspect_ai.scorer import match  # type: ignore[import-not-found]
-    from inspect_ai.solver import generate  # type: ignore[import-not-found]
+    from inspect_ai import Task, eval  # noqa: A004
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+    from inspect_ai.scorer import match
+    from inspect_ai.solver import generate
 
     samples = [Sample(input=question(n), target=solution(n), id=n + 1) for n in range(len(SUMS))]
     for model in SKILL:

@@ -80,7 +80,7 @@ def _about(header: Any, name: str) -> Row:
 
 def _by_inspect(path: Path, name: str) -> Iterator[Record]:
     """Yield the samples of a log by Inspect's own reader, which knows the formats of all its versions."""
-    from inspect_ai.log import read_eval_log, read_eval_log_samples  # type: ignore[import-not-found]
+    from inspect_ai.log import read_eval_log, read_eval_log_samples
 
     try:
         if is_eval_file(path):
