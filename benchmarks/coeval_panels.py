@@ -1,6 +1,6 @@
 """Panels of judges with planted errors: what CoEval's fit makes of those that depend on each other.
 
-python -m benchmarks.coeval_panels [--runs 40] [--equal-runs 200]
+python -m benchmarks.coeval_panels [--runs 40] [--equal-runs 200] [--stopping]
 
 Scores are drawn as the fit reads them, without files. The fit stands beside the mean of all scores of each student.
 Stars are counted in runs of equal students, one or more in a run being one; the effective number of judges is compared
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from coeval.analysis.fit import Fit, fit_table
 from coeval.analysis.panel import ScoreTable, effective_number
 from coeval.analysis.statistics import holm, kendall
 from coeval.analysis.students import fitted_pairs
+from coeval.planning.stopping import first_place, looks
 
 Floats = npt.NDArray[np.float64]
 SETTINGS = (
@@ -100,6 +101,11 @@ def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, it
     return Panel(np.clip(scores, 0.0, 1.0), quality, correlation)
 
 
+def first_items_of(panel: Panel, items: int) -> Panel:
+    """Return what a panel says of its first items alone."""
+    return replace(panel, scores=panel.scores[:items])
+
+
 def has_star(fit: Fit) -> bool:
     """Return whether any two students are told apart beyond chance."""
     return bool((holm([test.p_value for _, (test, _) in fitted_pairs(fit)]) < 0.05).any())
@@ -136,17 +142,44 @@ def _row(setting: str, runs: int, equal_runs: int) -> tuple[str, ...]:
     return setting, *figures, share(float(stars), 1), f"{np.mean(numbers):.2f}", f"{np.mean(true_numbers):.2f}"
 
 
+def _stopping_row(setting: str, runs: int, items: int) -> tuple[str, ...]:
+    """Return how judging ends that looks after every batch: at which items, how often rightly, and among equals."""
+    stops: dict[bool, list[int]] = {False: [], True: []}
+    right = []
+    for equal in stops:
+        for seed in range(runs):
+            panel = planted(setting, seed, equal=equal, items=items)
+            for number in looks(items):
+                fit = fit_table(first_items_of(panel, number).as_table())
+                place = None if fit is None else first_place(fit, 0.95)
+                if place is not None and place.is_decided:
+                    stops[equal].append(number)
+                    if not equal:
+                        right.append(place.student == int(panel.quality.argmax()))
+                    break
+    judged = stops[False] + [items] * (runs - len(stops[False]))
+    figures = [share(len(stops[False]) / runs), share(float(np.mean(right)), 1) if right else ""]
+    return setting, *figures, f"{np.mean(judged):.0f} of {items}", share(len(stops[True]) / runs, 1)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the flags of the benchmark."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--runs", type=int, default=40)
     flags.add_argument("--equal-runs", type=int, default=200)
+    flags.add_argument("--settings", nargs="+", choices=SETTINGS, default=SETTINGS)
+    flags.add_argument("--stopping", action="store_true", help="how soon first place is decided, in place of the fits")
+    flags.add_argument("--items", type=int, default=300, help="of a run that may stop")
     return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a row for each setting."""
     args = build_parser().parse_args(argv)
+    if args.stopping:
+        head = ["five judges, or two", "decided", "rightly", "items judged", "decided among equals"]
+        print(table(head, [_stopping_row(setting, args.runs, args.items) for setting in args.settings]))
+        return
     head = [
         "five judges, or two",
         "tau, the fit",
@@ -156,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "worth",
         "planted",
     ]
-    print(table(head, [_row(setting, args.runs, args.equal_runs) for setting in SETTINGS]))
+    print(table(head, [_row(setting, args.runs, args.equal_runs) for setting in args.settings]))
 
 
 if __name__ == "__main__":

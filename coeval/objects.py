@@ -22,7 +22,10 @@ _SPACE_OR_COMMENT = re.compile(r"(?:\s+|//[^\n]*|#[^\n]*|/\*.*?\*/)+", re.DOTALL
 _WORD = re.compile(r"[^\W\d][\w-]*")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
-_CLOSING_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’"}
+_CLOSING_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "`": "`"}
+_COLONS, _COMMAS = ":：", ",，"
+# After the quote that ends a text there is one of these; `it's` and `says "no" here` have quotes that end nothing.
+_AFTER_A_TEXT = re.compile(r"(?:\s++|//[^\n]*+|#[^\n]*+)*+(?:[:：,，}\]]|/\*|\Z)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
@@ -99,7 +102,7 @@ class _LooseReader:
         for _ in self._entries("{", "}", depth):
             key = self._quoted() if self._next() in _CLOSING_QUOTES else self._word()
             self._skip()
-            self._take(":")
+            self._take(_COLONS)
             self._skip()
             entry = self._value(depth + 1)
             if key in value and value[key] != entry:
@@ -117,7 +120,7 @@ class _LooseReader:
             yield
             self._skip()
             if self._next() != closing:
-                self._take(",")
+                self._take(_COMMAS)
                 self._skip()
         self._take(closing)
 
@@ -147,7 +150,7 @@ class _LooseReader:
         closing = _CLOSING_QUOTES[self._next()]
         letters = []
         self.at += 1
-        while (letter := self._next()) != closing:
+        while (letter := self._next()) != closing or _AFTER_A_TEXT.match(self._text, self.at + 1) is None:
             self.at += 1
             if letter == "\\":
                 letters.append(self._escaped())
@@ -174,8 +177,9 @@ class _LooseReader:
             raise _LooseError
         return self._text[self.at]
 
-    def _take(self, letter: str) -> None:
-        if self._next() != letter:
+    def _take(self, letters: str) -> None:
+        """Pass over one of some letters. Raise _LooseError for any other."""
+        if self._next() not in letters:
             raise _LooseError
         self.at += 1
 

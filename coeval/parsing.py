@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from coeval.objects import FoundObject, objects_in
@@ -53,10 +55,12 @@ def _check_clash(found: FoundObject) -> None:
 
 # Thoughts. A closing mark may come without an opening one, which many templates put into the prompt.
 
+_TAGS = "think(?:ing)?|thoughts?|reasoning|seed:think|scratchpad"
 _MARKS = (
-    r"<think(?:ing)?>|<thoughts?>|<reasoning>|<seed:think>|\[THINK\]|◁think▷|<\|begin_of_thought\|>",
-    r"</think(?:ing)?>|</thoughts?>|</reasoning>|</seed:think>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>"
-    r"|<\|channel\|>final<\|message\|>",
+    rf"<\s?(?:{_TAGS})\s?>|<(?:{_TAGS})\s[^<>\n]{{1,100}}>|\[THINK\]|◁think▷|<\|begin_of_thought\|>"
+    r"|<\|START_THINKING\|>|<\|channel\|>(?:analysis|commentary)<\|message\|>",
+    rf"<\s?/\s?(?:{_TAGS})\s?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>"
+    r"|<\|END_THINKING\|>|<\|channel\|>final<\|message\|>",
 )
 _THOUGHT_MARK = re.compile(f"(?P<opening>{_MARKS[0]})|(?P<closing>{_MARKS[1]})", re.IGNORECASE)
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
@@ -65,9 +69,9 @@ _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 def after_thoughts(text: str) -> str:
     """Return what a judge says after its last closing thought mark; nothing where a later thought has no end.
 
-    A mark within an object is quoted, not meant.
+    A mark within an object, or alone between backticks, is quoted, not meant.
     """
-    marks = list(_THOUGHT_MARK.finditer(text))
+    marks = [mark for mark in _THOUGHT_MARK.finditer(text) if not _is_quoted(text, mark)]
     if not marks:
         return text
     quoting = [(found.start, found.end) for found in objects_in(text) if found.is_strict]
@@ -75,6 +79,10 @@ def after_thoughts(text: str) -> str:
     if last is None:
         return text
     return text[last.end() :] if last["closing"] else ""
+
+
+def _is_quoted(text: str, mark: re.Match[str]) -> bool:
+    return text.endswith("`", 0, mark.start()) and text.startswith("`", mark.end())
 
 
 def _is_within(position: int, spans: Sequence[tuple[int, int]]) -> bool:
@@ -201,7 +209,7 @@ def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: s
     `score`, too. Raise MalformedAnswerError, which quotes nothing but names of factors, if there is none, or if the
     reply contradicts it: in the same object, in a later one that is not complete, or in words after it.
     """
-    answer = after_thoughts(text)
+    answer = _unquoted(after_thoughts(text))
     verdicts: list[tuple[FoundObject, dict[str, Any]]] = []
     partial: list[FoundObject] = []
     for found in objects_in(answer):
@@ -213,7 +221,7 @@ def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: s
             raise MalformedAnswerError("a list of verdicts that differ")
         verdicts.append((found, grades))
     if not verdicts:
-        raise NoVerdictError(f"no JSON object with a grade for {', '.join(map(repr, factors))}")
+        return _verdict_in_parts(answer, partial, factors, words)
     last, grades = verdicts[-1]
     _check_clash(last)
     if not last.is_strict and any(earlier != grades for _, earlier in verdicts):
@@ -221,8 +229,47 @@ def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: s
     for found in partial:
         if found.start > last.end:
             _check_same(_graded_in(found.value, factors), grades)
-    _check_same(_stated(answer[last.end :], factors, words), grades)
+    rest = answer[last.end :]
+    _check_same(_stated(rest, factors, words), grades)
+    if len(factors) == 1:  # a word alone is of the one factor there is
+        for word in _statements(rest, words):
+            _check_same({factors[0]: word}, grades)
     return Verdict(grades, last.value)
+
+
+def _unquoted(text: str) -> str:
+    """Return the text in a JSON string, if the whole text is one: some servers write an object as text in a string."""
+    bare = text.strip()
+    if not (bare.startswith('"') and bare.endswith('"')):
+        return text
+    try:
+        value = json.loads(bare, strict=False)
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text
+
+
+def _verdict_in_parts(
+    answer: str, objects: Sequence[FoundObject], factors: Sequence[str], words: Sequence[str]
+) -> Verdict:
+    """Return a verdict that stands in an object for each factor, or in a line for each, where there is no object.
+
+    Raise NoVerdictError where a factor has none, and MalformedAnswerError where one has two.
+    """
+    error = NoVerdictError(f"no JSON object with a grade for {', '.join(map(repr, factors))}")
+    if not objects:
+        stated = _stated(answer, factors, words, whole_lines=True)
+        if set(stated) != set(factors) or len(factors) < 2:
+            raise error
+        return Verdict(stated, stated)
+    between = "".join(answer[first.end : second.start] for first, second in pairwise(objects))
+    together = _joined([found.value for found in objects])
+    if between.strip(" \t\r\n,;") or not together or any(found.clash for found in objects):
+        raise error
+    grades = _grades(together, factors, "")
+    if grades is None:
+        raise error
+    return Verdict(grades, together)
 
 
 def _grades(value: Mapping[str, Any], factors: Sequence[str], key: str) -> dict[str, Any] | None:
@@ -232,34 +279,39 @@ def _grades(value: Mapping[str, Any], factors: Sequence[str], key: str) -> dict[
         names = {_plain(name) for name in level}
         if all(_plain(factor) in names for factor in factors):
             candidates.append(_graded_in(level, factors))
-        elif key and len(factors) == 1 and key in level:
-            candidates.append({factors[0]: _unwrapped(level[key])})
+        elif key and len(factors) == 1 and not names.isdisjoint((key, *_SCORE_KEYS)):
+            named = {name: level[name] for name in level if _plain(name) in (key, *_SCORE_KEYS)}
+            grade = _one_of([_unwrapped(value) for value in named.values()])
+            candidates.append({factors[0]: grade})
     for other in candidates[1:]:
         _check_same(other, candidates[0])
     return candidates[0] if candidates else None
 
 
 def _nested(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return an object and those in it; a list of objects that name a factor each counts as one."""
+    """Return an object and those in it; a list of objects of one factor each counts as one."""
     levels: list[Mapping[str, Any]] = []
     current: list[Mapping[str, Any]] = [value]
     for _ in range(_MAX_NESTING):
         levels += current
         entries = [entry for level in current for entry in level.values()]
         current = [entry for entry in entries if isinstance(entry, Mapping)]
-        current += [named for entry in entries if isinstance(entry, list) and (named := _by_factor(entry))]
+        current += [joined for entry in entries if isinstance(entry, list) and (joined := _joined(entry))]
     return levels
 
 
-def _by_factor(entries: Sequence[Any]) -> dict[str, Any]:
-    named = {}
+def _joined(entries: Sequence[Any]) -> dict[str, Any]:
+    """Return objects that name a factor each, or have no key in common, as one; empty where they are none."""
+    joined: dict[str, Any] = {}
     for entry in entries:
-        keys = [key for key in _FACTOR_KEYS if key in entry] if isinstance(entry, Mapping) else []
-        factor = entry[keys[0]] if keys else None
-        if not isinstance(factor, str) or factor in named:
+        if not isinstance(entry, Mapping):
             return {}
-        named[factor] = entry
-    return named
+        factor = next((entry[key] for key in _FACTOR_KEYS if key in entry), None)
+        named = dict(entry) if factor is None else {str(factor): entry}
+        if not joined.keys().isdisjoint(named):
+            return {}
+        joined |= named
+    return joined
 
 
 def _graded_in(reply: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
@@ -282,20 +334,30 @@ def _unwrapped(value: Any) -> Any:
         value = value[0]
     if not isinstance(value, Mapping):
         return value
-    grades = [value[key] for key in _SCORE_KEYS if key in value and not isinstance(value[key], Mapping)]
-    if any(grade != grades[0] for grade in grades):
+    return _one_of([value[key] for key in _SCORE_KEYS if key in value and not isinstance(value[key], Mapping)])
+
+
+def _one_of(grades: Sequence[Any]) -> Any:
+    """Return the grade that all are; None where there is none. Raise MalformedAnswerError where they differ."""
+    if any(_comparable(grade) != _comparable(grades[0]) for grade in grades):
         raise MalformedAnswerError("two grades in one object")
     return grades[0] if grades else None
 
 
-def _stated(text: str, factors: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
-    """Return the grades that a text states of factors in words, such as `accuracy: Low`."""
+def _stated(text: str, factors: Sequence[str], words: Sequence[str], *, whole_lines: bool = False) -> dict[str, Any]:
+    """Return the grades that a text states of factors in words, such as `accuracy: Low`, or a row of a table.
+
+    `whole_lines`: only those that are all of a line. Raise MalformedAnswerError where a factor has two.
+    """
     stated: dict[str, Any] = {}
     grades = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    start, end = (r"^[ \t>#|*_`\"'•-]{0,9}", r"[ \t|*_`\"'.]{0,9}\r?$") if whole_lines else (r"(?<!\w)", r"(?!\w)")
     for factor in factors:
         name = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", factor.strip())))
-        pattern = rf"(?<!\w){name}[\s*_`\"']{{0,4}}[:=][\s*_`\"']{{0,4}}({grades})(?!\w)"
-        for match in re.finditer(pattern, text, re.IGNORECASE):
+        sign = r"[ \t*_`\"']{0,4}[:=|：][ \t*_`\"']{0,4}"
+        pattern = rf"{start}{name}{sign}({grades}){end}"
+        for match in re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE):
+            _check_same({factor: stated.get(factor)}, {factor: match[1]})
             stated[factor] = match[1]
     return stated
 
@@ -320,40 +382,85 @@ def read_level(text: str) -> str:
     return read_word(text, LEVELS)
 
 
-_MARKS_AROUND_A_WORD = " \t\r\n*`\"'.[](){}:,!_“”"
+_MARKS_AROUND_A_WORD = " \t\r\n*`\"'.[](){}:,!_“”\\\u200b\ufeff"
+_LABELS = r"verdict|answer|winner|grade|score|rating|level|judge?ment"
 _BEFORE_A_WORD = re.compile(
-    r"(?:(?:my|the|final|overall)\s+)*(?:verdict|answer|winner|grade|score|rating|level|judge?ment)\b(?:\s+is\b)?",
+    rf"(?:#{{1,6}}\s+)?(?P<whose>(?:(?:my|the|final|overall)\s+)*)(?P<label>{_LABELS})\b(?P<sign>[\s*_`]*(?:[:=]|is\b))?",
     re.IGNORECASE,
 )
 _BOXED = re.compile(r"\A\$*\\boxed\{(?:\\text\{)?([^{}]*)\}+\$*\Z")
+_TAGGED = re.compile(rf"\A<((?:final_)?(?:{_LABELS}))>(.*)</\1>\Z", re.IGNORECASE)
+_IN_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,60})\]\]")
+_HEADING = re.compile(r":[*_`\s]*\Z")
+# What servers leave at the end of an answer that ends there.
+_END_TOKENS = re.compile(r"(?:\s|</s>|<\|\w{1,30}\|>|<end_of_turn>)+\Z")
 
 
 def read_word(text: str, words: Sequence[str]) -> str:
-    """Return the one word that a reply ends in, as its only words or those of its last line; else MalformedAnswerError.
+    """Return the one word that a reply ends in, or that it states as its verdict; else MalformedAnswerError.
 
-    It may stand in quotes, with a full stop, or after `Verdict:` and the like. Two lines that each state a word are a
-    contradiction unless it is the same.
+    It is all of the last line, perhaps in quotes, with a full stop or after `Verdict:` and the like; or it stands as
+    `Verdict: word`, in a box, a tag or two brackets elsewhere. Statements that differ are a contradiction.
     """
-    answer = after_thoughts(text)
-    lines = [line for line in answer.splitlines() if line.strip(_MARKS_AROUND_A_WORD)]
-    stated = [word for line in lines if (word := _word_of(line, words)) is not None]
-    if lines and _word_of(lines[-1], words) is not None:
-        if any(word != stated[0] for word in stated):
-            raise MalformedAnswerError(f"{shown(text)} says {' and '.join(dict.fromkeys(stated))}")
-        return stated[0]
-    raise MalformedAnswerError(f"{shown(text)} is none of {', '.join(words)}")
+    answer = _unquoted(after_thoughts(text))
+    answer = answer[: len(answer) - len(end[0])] if (end := _END_TOKENS.search(answer[-200:])) else answer
+    stated = _statements(answer, words)
+    if not stated:
+        raise MalformedAnswerError(f"{shown(text)} is none of {', '.join(words)}")
+    if any(word != stated[0] for word in stated):
+        raise MalformedAnswerError(f"{shown(text)} says {' and '.join(dict.fromkeys(stated))}")
+    return stated[0]
 
 
-def _word_of(line: str, words: Sequence[str]) -> str | None:
-    """Return the word that a line states and nothing else."""
+def _statements(text: str, words: Sequence[str]) -> list[str]:
+    """Return the words that a text states, in their order; empty where none is its verdict.
+
+    A word alone in a line counts where another line states it as the verdict, or where it is the last.
+    """
+    lines = [line for line in text.splitlines() if line.strip(_MARKS_AROUND_A_WORD)]
+    stated: list[str] = []
+    is_verdict = False
+    for number, line in enumerate(lines, start=1):
+        word, is_named = _word_of(line, words)
+        is_last = number == len(lines)
+        # `Answer A:` and `A:` are headings of what is said of an answer.
+        if word is not None and (is_last or is_named or not _is_heading(line)):
+            stated.append(word)
+            is_verdict |= is_last or is_named
+        elif word is None:
+            in_brackets = [found for mark in _IN_BRACKETS.findall(line) if (found := _named_word(mark, words))]
+            stated += in_brackets
+            is_verdict |= bool(in_brackets)
+    return stated if is_verdict else []
+
+
+def _is_heading(line: str) -> bool:
+    start = _BEFORE_A_WORD.match(line.strip(_MARKS_AROUND_A_WORD))
+    return bool(_HEADING.search(line)) or (
+        start is not None and not start["sign"] and start["label"].lower() == "answer"
+    )
+
+
+def _named_word(text: str, words: Sequence[str]) -> str | None:
+    plain = unicodedata.normalize("NFKC", text).strip(_MARKS_AROUND_A_WORD).lower()
+    return next((word for word in words if word.lower() == plain), None)
+
+
+def _word_of(line: str, words: Sequence[str]) -> tuple[str | None, bool]:
+    """Return the word that a line states and nothing else, and whether the line names it as the verdict."""
+    line = unicodedata.normalize("NFKC", line).strip()
     bare = line.strip(_MARKS_AROUND_A_WORD)
-    boxed = _BOXED.match(line.strip(" *."))
-    bare = boxed[1] if boxed is not None else bare
+    boxed, tagged = _BOXED.match(line.strip(" *.")), _TAGGED.match(line.strip(" *."))
+    if boxed is not None or tagged is not None:
+        word = _named_word(boxed[1] if boxed is not None else tagged[2] if tagged is not None else "", words)
+        return word, word is not None
+    if (word := _named_word(re.sub(r"\A#{1,6}\s+", "", bare), words)) is not None:
+        return word, "[[" in line
     start = _BEFORE_A_WORD.match(bare)
-    answers = {bare.lower()}
-    if start is not None:
-        answers.add(bare[start.end() :].strip(_MARKS_AROUND_A_WORD + "=").lower())
-    return next((word for word in words if word.lower() in answers), None)
+    if start is None:
+        return None, False
+    word = _named_word(bare[start.end() :].strip(_MARKS_AROUND_A_WORD + "=–—"), words)
+    return word, word is not None and bool(start["sign"] or start["whose"] or "[[" in line)
 
 
 def shown(text: str) -> str:

@@ -128,6 +128,10 @@ def _configured(options: Options) -> Config:
         continue_in_place=options.continue_in_place,
         in_use=not options.dry_run and not options.join,
     )
+    if (options.join or options.only) and config.experiment.stop_at is not None:
+        raise RunInputError(
+            "experiment.stop_at looks at all judges together; leave out --join and --only-models, or it"
+        )
     names = [model.name for model in config.models]
     for name in sorted(options.only or ()):
         if name not in names:
@@ -344,7 +348,13 @@ async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
     stage.log.info(f"{phase} ({stage.modes[phase]})")
     stage.progress.begin(phase)
     try:
-        outcome = await _WORK[phase](stage)
+        stop_at = stage.config.experiment.stop_at
+        if phase == "evaluation" and stop_at is not None:
+            from coeval.planning.stopping import evaluate_until_decided  # it brings the analysis
+
+            outcome = await evaluate_until_decided(stage, stop_at)
+        else:
+            outcome = await _WORK[phase](stage)
     except P2LError as error:
         stage.store.error(phase, str(error))
         raise

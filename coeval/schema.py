@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from coeval.parsing import LEVELS, MalformedAnswerError, read_word
 
 SCALE_FORMS = "`levels`, a range of whole numbers such as `1-5`, or a list of levels from worst to best"
+_WHOLE_NUMBER = re.compile(r"\s*([0-9]{1,9})\.0{1,6}\s*")
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*-\s*([0-9]{1,9})\s*")
 _MAX_GRADES = 101  # no judge tells more grades apart
 
@@ -68,6 +69,8 @@ class Scale:
         """Return the grade in a judge's answer, text or a JSON number; MalformedAnswerError if the scale lacks it."""
         if isinstance(answer, float) and answer.is_integer():
             answer = int(answer)
+        if isinstance(answer, str) and self.is_range and (whole := _WHOLE_NUMBER.fullmatch(answer)):
+            answer = whole[1]  # `4.0` is 4
         if isinstance(answer, int) and not isinstance(answer, bool) and not self.is_default:
             answer = str(answer)
         if not isinstance(answer, str):
@@ -258,6 +261,7 @@ class Experiment:
     request_timeout: float = 120.0  # seconds
     max_answer_mb: float = 32.0  # MiB of one answer, decompressed
     budget_usd: float | None = None
+    stop_at: float | None = None  # confidence in the first place at which judging ends
     cache: bool = True  # whether answers are taken from earlier runs where everything that matters is the same
     resume_folder: Path | None = None  # the run that `resume_from` names
 

@@ -41,12 +41,13 @@ from coeval.analysis.panel import (
     verdict_table,
     weighed_panel,
 )
-from coeval.analysis.statistics import Floats, holm, influence_variance, t_limits, two_sided
+from coeval.analysis.statistics import Codes, Floats, holm, influence_variance, t_limits, two_sided
 from coeval.analysis.units import LoadedRun, once
 
 _EM_STEPS = 12
 _SIGNIFICANT = 0.05
 _LEAST_DESIGN = 1e-6  # of squares of what tells an advantage from students and items
+_LEAST_LEFT = 0.02  # share of an error that has to be left for it to count
 _MUCH_TASTE = 0.02  # variance of tastes, as a share of that of scores within items
 
 
@@ -181,7 +182,7 @@ class Fit:
     score: Floats  # (S,): a student's score on the average item; NaN of students that cannot be compared
     influence: Floats  # (C, S): what each cluster adds to the scores
     shares: Floats  # (C, S): each cluster's share of the items
-    taste: Floats  # (S,): variance of a score by the tastes of the judges who gave it
+    exposure: Floats  # (S,): variance that tastes of variance 1 add to a score, by the judges who gave it
     controlled: Floats  # (S,): the score at average length; NaN where lengths are not known or never vary
     controlled_influence: Floats  # (C, S)
 
@@ -371,24 +372,55 @@ def _refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
 def _as_panel(table: ScoreTable, counts: Mask, judges: JudgeFit) -> JudgeFit:
     """Return the judges as they count once their means of students are known."""
     solution = solve(table, judges, counts, 0.5)
+    expected = solution.severity[table.task] + np.outer(solution.item[table.item], judges.sharpness)
+    rest = table.scores - np.outer(table.length, judges.excess) - expected
+    rest = np.where(counts & np.isfinite(rest), rest, np.nan)
+    noise = _noise(table, rest, judges)
     clusters, size = len(solution.influence), table.students
     cell = table.cluster[table.item] * size + table.student
     means, sampling = (np.full((table.judges, size), np.nan) for _ in range(2))
     numbers = np.zeros((table.judges, size))
     for judge in range(table.judges):
-        rows = counts[:, judge] & np.isfinite(solution.severity[table.task, judge])
-        expected = solution.severity[table.task, judge] + judges.sharpness[judge] * solution.item[table.item]
-        rest = table.scores[:, judge] - table.length * judges.excess[judge] - expected
-        sums = np.bincount(cell[rows], rest[rows], minlength=clusters * size).reshape(clusters, size)
-        each = np.bincount(cell[rows], minlength=clusters * size).reshape(clusters, size)
-        number = each.sum(axis=0)
-        mean = sums.sum(axis=0) / np.maximum(number, 1)
-        several = (each > 0).sum(axis=0) > 1
-        means[judge] = np.where(several, mean, np.nan)
-        sampling[judge] = ((sums - each * mean) ** 2).sum(axis=0) / np.maximum(number, 1) ** 2
-        numbers[judge] = number
+        sums, each = _by_cell(rest[:, judge], cell, (clusters, size))
+        numbers[judge] = each.sum(axis=0)
+        means[judge] = np.where((each > 0).sum(axis=0) > 1, sums.sum(axis=0) / np.maximum(numbers[judge], 1), np.nan)
+        sums, each = _by_cell(noise[:, judge], cell, (clusters, size))
+        usable, several = each.sum(axis=0), np.maximum((each > 0).sum(axis=0), 2)
+        about = sums - each * sums.sum(axis=0) / np.maximum(usable, 1)
+        variance = (about**2).sum(axis=0) / np.maximum(usable, 1) * several / (several - 1)
+        sampling[judge] = variance / np.maximum(numbers[judge], 1)
     usual = float(np.median(numbers[numbers > 0])) if numbers.any() else 1.0
     return weighed_panel(judges, means, sampling, usual)
+
+
+def _by_cell(values: Floats, cell: Codes, shape: tuple[int, int]) -> tuple[Floats, Floats]:
+    """Return sums and numbers of values (R,) that are there by cell (R,), each of a shape."""
+    rows = np.isfinite(values)
+    size = shape[0] * shape[1]
+    sums = np.bincount(cell[rows], values[rows], minlength=size).reshape(shape)
+    return sums, np.bincount(cell[rows], minlength=size).reshape(shape).astype(np.float64)
+
+
+def _noise(table: ScoreTable, rest: Floats, judges: JudgeFit) -> Floats:
+    """Return judges' errors (R, J), of scores less what is expected of them, at their full variance.
+
+    What all judges see in an answer, and what a judge gives all answers to an item, are in no difference of judges'
+    means of students, and must not be taken for the chance in these. NaN where an error cannot be told from them.
+    """
+    slope = np.where(judges.noise > 0, judges.sharpness / np.where(judges.sd > 0, judges.sd, 1.0), 0.0)
+    given = np.isfinite(rest)
+    z = np.where(given, rest / np.where(judges.sd > 0, judges.sd, 1.0), 0.0)
+    square = (given @ slope**2)[:, None]
+    safe = np.where(square > 0, square, 1.0)
+    left = 1.0 - given * slope**2 / safe  # share of an error that is not taken for the answer's quality
+    errors = z - slope * (z @ slope)[:, None] / safe
+    for judge in range(table.judges):
+        rows = given[:, judge]
+        errors[rows, judge] = about_means(errors[rows, judge], table.item[rows], len(table.items))
+        answers = np.bincount(table.item[rows], minlength=len(table.items))[table.item]
+        left[:, judge] *= 1.0 - 1.0 / np.maximum(answers, 1)
+    can_tell = given & (left > _LEAST_LEFT)
+    return np.where(can_tell, errors * judges.sd / np.sqrt(np.where(can_tell, left, 1.0)), np.nan)
 
 
 def _posterior(
@@ -438,19 +470,19 @@ def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
         score=score,
         influence=influence,
         shares=shares,
-        taste=scale**2 * _taste(table, counts, judges),
+        exposure=scale**2 * _exposure(table, counts, judges),
         controlled=score - controlled,
         controlled_influence=influence - moved,
     )
 
 
-def _taste(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Floats:
-    """Return the variance of each student's quality (S,) by the tastes of judges, as each counts for it."""
+def _exposure(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Floats:
+    """Return the variance of each student's quality (S,) where tastes have variance 1, as each judge counts for it."""
     answers = np.stack([np.bincount(table.student, column, minlength=table.students) for column in counts.T], axis=1)
     weights = answers * judges.evidence
     total = weights @ judges.sharpness
     weights = np.divide(weights, total[:, None], out=np.zeros(weights.shape), where=total[:, None] > 0)
-    covariance = judges.taste.variance * judges.errors * np.outer(judges.sd, judges.sd)
+    covariance = judges.errors * np.outer(judges.sd, judges.sd)
     variance: Floats = np.einsum("sj,jk,sk->s", weights, covariance, weights)
     return variance
 

@@ -28,12 +28,13 @@ Shapes: R answers, J judges, S students, D items, T tasks, C clusters, G groups 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.statistics import Codes, Floats, Variance
+from coeval.analysis.statistics import Codes, Component, Floats
 from coeval.analysis.units import LoadedRun, codes_of, factor_weights, once
 
 Mask = npt.NDArray[np.bool_]
@@ -49,7 +50,6 @@ _SHARED_ERRORS_FROM_CHANCE = 4.0  # standard errors of a correlation that a surp
 _ROUNDS = 20
 _LEAST_EIGENVALUE = 0.02  # of correlations of errors: two judges are never one
 _MAX_SHARED = 0.98
-_TASTE_BELOW = 0.6  # probability that the estimated variance of tastes is above the true one
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,13 @@ def verdict_table(loaded: LoadedRun) -> ScoreTable:
     places = {key: place for place, key in enumerate(keys)}
     scores = np.full((2 * len(keys), len(judges)), np.nan)
     task = np.zeros(len(keys), dtype=np.int64)
+    position = _position_effects(loaded, students, judges)
     for verdict in loaded.verdicts:
         place = places[verdict.key]
         task[place] = tasks[verdict.task]
-        given = _SCORES_OF_VERDICT[verdict.winner]
+        given = np.array(_SCORES_OF_VERDICT[verdict.winner])
+        if len(verdict.verdicts) == 1:
+            given += position[judges[verdict.judge]] * np.array([-0.5, 0.5])
         if verdict.model_a != verdict.key[1]:  # a key has its students by name
             given = given[::-1]
         scores[2 * place : 2 * place + 2, judges[verdict.judge]] = given
@@ -159,21 +162,35 @@ def verdict_table(loaded: LoadedRun) -> ScoreTable:
     )
 
 
+def _position_effects(loaded: LoadedRun, students: Mapping[str, int], judges: Mapping[str, int]) -> Floats:
+    """Return by how much each judge prefers the answer that it sees first, (J,), as a difference of two scores.
+
+    By least squares beside students' qualities, of verdicts that were asked for in one order, model_a's answer first:
+    since that order is drawn, it can be told from quality. In both orders the effect cancels.
+    """
+    verdicts = [verdict for verdict in loaded.verdicts if len(verdict.verdicts) == 1]
+    effects = np.zeros(len(judges))
+    if not verdicts:
+        return effects
+    first, second = (np.array([students[getattr(v, side)] for v in verdicts]) for side in ("model_a", "model_b"))
+    judge = np.array([judges[verdict.judge] for verdict in verdicts])
+    lead = np.array([np.subtract(*_SCORES_OF_VERDICT[verdict.winner]) for verdict in verdicts])
+    design = np.zeros((len(verdicts), len(students) + len(judges)))
+    rows = np.arange(len(verdicts))
+    design[rows, first] += 1.0
+    design[rows, second] -= 1.0
+    design[rows, len(students) + judge] = 1.0
+    solved = np.linalg.pinv(design.T @ design, rcond=1e-9, hermitian=True) @ (design.T @ lead)
+    return np.asarray(solved[len(students) :])
+
+
 def _judges_itself(pairs: Codes, loaded: LoadedRun) -> Mask:
     """Return whether each judge is one of the two, (N, J), of pairs of students (N, 2)."""
     mask: Mask = (pairs[:, :, None] == loaded.student_codes("judge")).any(axis=1)
     return mask
 
 
-@dataclass(frozen=True)
-class Taste:
-    """How far judges' means of students lie from sharpness times quality, beyond the choice of items."""
-
-    variance: float  # of a judge's taste for a student, as a share of the variance of its scores within items
-    freedom: float  # degrees of freedom with which it is known; 0 where it is not
-
-
-NO_TASTE = Taste(0.0, 0.0)
+NO_TASTE = Component(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -189,7 +206,7 @@ class JudgeFit:
     counting: Floats  # the noise that gives a judge its weight: sigma^2, until shared errors and tastes are known
     shared: Floats  # (J, J): correlation of scores within items that is not quality
     errors: Floats  # (J, J): correlation of errors
-    taste: Taste = NO_TASTE
+    taste: Component = NO_TASTE  # of a judge for a student, as a share of the variance of its scores within items
 
     @property
     def information(self) -> Floats:
@@ -469,22 +486,11 @@ def error_correlation(shared: Floats, reliability: Floats) -> Floats:
     return result
 
 
-def with_taste(spread: Variance, taste: Floats, freedom: float) -> Variance:
-    """Return the variance over items and judges: tastes add `taste`, known with so many degrees of freedom."""
-    total = spread.variance + taste
-    with np.errstate(invalid="ignore", divide="ignore"):
-        parts = spread.variance**2 / spread.freedom + (taste**2 / freedom if freedom else 0.0)
-        free = np.where((taste > 0) & np.isfinite(total), total**2 / parts, spread.freedom)
-    return spread._replace(variance=total, freedom=np.maximum(free, 1.0))
-
-
-def estimated_taste(means: Floats, sampling: Floats, sharpness: Floats, sd: Floats) -> Taste:
+def estimated_taste(means: Floats, sampling: Floats, sharpness: Floats, sd: Floats) -> Component:
     """Estimate tastes from judges' mean scores of students (J, S), NaN where there are none.
 
     `sampling` is the variance of each mean by the choice of items; `sharpness` and `sd` (J,) are those of the judges.
     """
-    from scipy.special import chdtri
-
     informative = (sharpness > 0) & (sd > 0)
     used = np.isfinite(means) & informative[:, None]
     # Students of one judge, and judges of one student, tell nothing of tastes.
@@ -503,12 +509,12 @@ def estimated_taste(means: Floats, sampling: Floats, sharpness: Floats, sd: Floa
         severity = (used * (z - slope * theta)).sum(axis=1) / np.maximum(used.sum(axis=1), 1)
     rest = np.where(used, z - severity[:, None] - slope * theta, 0.0)
     chance = np.where(used, sampling / safe[:, None] ** 2, 0.0).sum() * freedom / used.sum()
-    # Of few degrees of freedom the mean square is mostly too small; this one is too small in two of five cases.
-    square = float((rest**2).sum()) / float(chdtri(freedom, _TASTE_BELOW))
-    return Taste(max(0.0, square - float(chance) / freedom), freedom)
+    return Component(square=float((rest**2).sum()) / freedom, chance=float(chance) / freedom, freedom=freedom)
 
 
-def panel_weights(sharpness: Floats, noise: Floats, sd: Floats, errors: Floats, taste: Taste, items: float) -> Floats:
+def panel_weights(
+    sharpness: Floats, noise: Floats, sd: Floats, errors: Floats, taste: Component, items: float
+) -> Floats:
     """Return the weights of judges' scores (J,), proportional to (T + N / n)^-1 l and none of them below 0.
 
     `errors` is the correlation of their errors (J, J), `items` the number n of items behind a student's mean.

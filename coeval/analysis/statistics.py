@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -266,6 +268,84 @@ def influence_variance(estimate: Floats, influence: Floats, shares: Floats) -> V
         freedom = np.maximum(trace**2 / squared, 1.0)
     alone = ~np.isfinite(d).all(axis=0) | ~np.isfinite(scale)
     return Variance(mean=estimate, variance=np.where(alone, np.inf, raw * scale), freedom=np.where(alone, 1.0, freedom))
+
+
+@dataclass(frozen=True)
+class Component:
+    """The variance of random effects, such as judges' tastes for students, by a mean square that holds chance too."""
+
+    square: float  # mean square
+    chance: float  # what chance adds to its expectation
+    freedom: float  # degrees of freedom of the mean square; 0 where nothing is known
+
+    @property
+    def variance(self) -> float:
+        """Estimate of the variance."""
+        return max(0.0, self.square - self.chance)
+
+    def draws(self) -> tuple[Floats, Floats]:
+        """Return variances that the data allow (N,), with their weights (N,), which add up to 1.
+
+        A mean square of f degrees of freedom is its expectation times chi^2_f / f: so the expectation, chance and
+        variance, is f square / chi^2_f, given that the variance is not below 0. That few effects say little of their
+        variance is in it, where an estimate that happens to be 0 would say that there are none.
+        """
+        from scipy.special import gammainc, gammaincinv
+
+        half = self.freedom / 2.0
+        place = (np.arange(_COMPONENT_DRAWS) + 0.5) / _COMPONENT_DRAWS
+        weights = place ** (_COMPONENT_TAIL - 1.0)
+        total = half * self.square
+        share = float(gammainc(half, total / self.chance)) if self.chance > 0 else 1.0
+        expected = total / np.maximum(gammaincinv(half, share * place**_COMPONENT_TAIL), 1e-300)
+        return np.maximum(expected - self.chance, 0.0), weights / weights.sum()
+
+
+_COMPONENT_DRAWS = 40
+_COMPONENT_TAIL = 2.0  # power by which draws are denser where the variance is large
+_TAILS = np.array([0.025, 0.0025])  # of the limits by which a t is matched
+_BISECTIONS = 30
+_MOST_FREEDOM = 1e6
+
+
+@cache
+def _freedom_of_ratio() -> tuple[Floats, Floats]:
+    """Return ratios of the 99.5 % and the 95 % limits of Student's t, rising, with its degrees of freedom."""
+    from scipy.special import stdtrit
+
+    freedom = np.geomspace(_MOST_FREEDOM, 1.0, 400)
+    return np.asarray(stdtrit(freedom, _TAILS[1]) / stdtrit(freedom, _TAILS[0])), freedom
+
+
+def with_component(spread: Variance, exposure: Floats, component: Component) -> Variance:
+    """Return the variance over clusters and random effects, as that of the Student's t which has the same limits.
+
+    `exposure` (G,) is the variance that effects of variance 1 add to each estimate. How large it is is averaged over
+    (`Component.draws`), and the t is that with the 95 % and the 99.5 % limits of the average.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    is_finite = np.isfinite(spread.variance)
+    if not component.freedom or not component.square or not is_finite.any():
+        return spread
+    variances, weights = component.draws()
+    total = spread.variance[:, None] + exposure[:, None] * variances  # (G, N)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom = np.minimum(spread.freedom[:, None] * (total / spread.variance[:, None]) ** 2, _MOST_FREEDOM)
+    freedom = np.where(np.isfinite(freedom), freedom, _MOST_FREEDOM)
+    sd = np.sqrt(np.maximum(np.where(np.isfinite(total), total, 1.0), 1e-300))
+    low = np.repeat(sd.min(axis=1, keepdims=True), len(_TAILS), axis=1)
+    high = np.repeat((sd * -stdtrit(freedom, _TAILS[-1])).max(axis=1, keepdims=True), len(_TAILS), axis=1)
+    for _ in range(_BISECTIONS):
+        middle = np.sqrt(low * high)
+        beyond = (stdtr(freedom[:, None], -middle[..., None] / sd[:, None]) * weights).sum(axis=-1)  # (G, 2)
+        low, high = np.where(beyond > _TAILS, middle, low), np.where(beyond > _TAILS, high, middle)
+    limits = np.sqrt(low * high)
+    matched = np.interp(limits[:, 1] / limits[:, 0], *_freedom_of_ratio())
+    variance = (limits[:, 0] / -stdtrit(matched, _TAILS[0])) ** 2
+    return spread._replace(
+        variance=np.where(is_finite, variance, spread.variance), freedom=np.where(is_finite, matched, spread.freedom)
+    )
 
 
 def t_limits(estimate: Any, variance: Any, freedom: Any) -> tuple[Any, Any]:

@@ -21,7 +21,6 @@ import numpy as np
 from coeval.analysis.agreement import Reliability, overall_reliability
 from coeval.analysis.fit import Fit, fit_run, own_items, task_fits
 from coeval.analysis.judge_tests import PanelWorth, panel_worth
-from coeval.analysis.panel import with_taste
 from coeval.analysis.statistics import (
     Codes,
     Floats,
@@ -35,6 +34,7 @@ from coeval.analysis.statistics import (
     jackknife_sums,
     score_limits,
     two_sided,
+    with_component,
     with_limits,
 )
 from coeval.analysis.tables import (
@@ -318,7 +318,7 @@ def _fitted_scores(fit: Fit | None, size: int) -> tuple[_Scores, _Scores]:
     estimates = []
     for score, influence in ((fit.score, fit.influence), (fit.controlled, fit.controlled_influence)):
         spread = influence_variance(np.clip(score, 0.0, 1.0), influence, fit.shares)
-        spread = with_taste(spread, fit.taste, fit.judges.taste.freedom)
+        spread = with_component(spread, fit.exposure, fit.judges.taste)
         lower, upper = score_limits(spread)
         is_there = np.isfinite(score)
         estimates.append(tuple(np.where(is_there, values, np.nan) for values in (spread.mean, lower, upper)))
@@ -503,9 +503,9 @@ def fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference, 
         if items.sum() > 1:
             influence, shares = fit.influence[:, [a, b]], (items / items.sum())[:, None]
             difference = np.array([fit.scale * (fit.solution.theta[a] - fit.solution.theta[b])])
-            taste, freedom = fit.taste[[a, b]], fit.judges.taste.freedom
+            exposure, taste = fit.exposure[[a, b]], fit.judges.taste
             gap = influence_variance(difference, influence[:, :1] - influence[:, 1:], shares)
-            gap = with_taste(gap, taste.sum(keepdims=True), freedom)
+            gap = with_component(gap, exposure.sum(keepdims=True), taste)
             means = np.clip(fit.score[[a, b]], 0.0, 1.0)
             test = Difference(
                 difference=float(difference[0]),
@@ -514,7 +514,7 @@ def fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference, 
                 prompts=int((items > 0).sum()),
             )
             spread = influence_variance(means, influence, np.repeat(shares, 2, axis=1))
-            yield (a, b), (test, with_taste(spread, taste, freedom))
+            yield (a, b), (test, with_component(spread, exposure, taste))
 
 
 # Labels: how often students name the one that an item was made with; no judge is asked.

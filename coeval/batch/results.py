@@ -30,7 +30,7 @@ from coeval.batch.pending import (
 )
 from coeval.batch.submission import Draft, JobContext, backend_for, look, look_up
 from coeval.calling.caller import Accounts
-from coeval.calling.calls import CallError, Reason, Reply, check_whole, usage_of
+from coeval.calling.calls import NO_STRUCTURE, STRUCTURE_FIELDS, CallError, Reason, Reply, check_whole, usage_of
 from coeval.calling.limits import Retries
 from coeval.interfaces import BATCHING
 from coeval.phases.question import ReplyOrError, apply, kind_of, read_answer
@@ -41,7 +41,8 @@ from coeval.storage.run import Run
 from coeval.storage.store import Log, Store
 from p2l.common.errors import P2LError
 from p2l.common.files import parse_json, sync_path
-from route.providers.base import Fault, ProviderError
+from route.providers.base import JSON, Fault, ProviderError
+from route.providers.completions import without
 
 _LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
 _RESULTS = "results.jsonl"  # the downloaded answers
@@ -54,6 +55,7 @@ class _Answered(NamedTuple):
 
     answer: ReplyOrError
     may_help: bool  # whether asking again may bring another answer
+    is_form_refused: bool = False  # the provider does not take the form of the answer that was asked for
 
 
 async def settle(context: JobContext, job: Job, state: State) -> Job | None:
@@ -189,7 +191,11 @@ class _Settling:
                 answer = before if isinstance(answer, CallError) else before.plus(answer)
             answers[part] = answer
         self._counts["answered"] += len(answered) - len(bad)
-        if bad and all(answered[part].may_help for part in bad) and self._ask_again(entry, answers, bad):
+        if (
+            bad
+            and all(answered[part].may_help for part in bad)
+            and self._ask_again(entry, answers, bad, plain=[part for part in bad if answered[part].is_form_refused])
+        ):
             self._counts["asked again"] += len(bad)
         else:
             settled = self._context.apply(entry.question, {**entry.kept, **answers})
@@ -201,7 +207,13 @@ class _Settling:
         if result.completion is None:
             self._counts["unasked"] += result.unasked
             error = result.error or ProviderError(Fault.MALFORMED, "the batch job has no answer to this request")
-            return _Answered(CallError(Reason.FAILED, str(error)), error.fault.is_transient)
+            is_form_refused = error.fault is Fault.REQUEST and without_form(sent.body) != sent.body
+            if is_form_refused and not self._counts["refused forms"]:
+                self._context.tell(self._job, f"{self._job.model}: {NO_STRUCTURE} ({error})", "WARNING")
+            self._counts["refused forms"] += is_form_refused
+            return _Answered(
+                CallError(Reason.FAILED, str(error)), error.fault.is_transient or is_form_refused, is_form_refused
+            )
         usage, counted = usage_of(result.completion, {"messages": []})
         if not counted:
             usage = usage._replace(prompt=sent.prompt_tokens)
@@ -225,9 +237,15 @@ class _Settling:
             return Result.unprocessed(custom, _ENDS[self._state.status])
         return Result(custom, error=self._useless)
 
-    def _ask_again(self, entry: JobQuestion, answers: Mapping[str, ReplyOrError], bad: list[str]) -> bool:
-        """Put what has no usable answer into the next job, unless attempts, calls or dollars are used up."""
+    def _ask_again(
+        self, entry: JobQuestion, answers: Mapping[str, ReplyOrError], bad: list[str], plain: list[str]
+    ) -> bool:
+        """Put what has no usable answer into the next job, unless attempts, calls or dollars are used up.
+
+        The parts in `plain` are asked without a form of the answer.
+        """
         context, sent = self._context, {part: entry.sent[part] for part in bad}
+        sent |= {part: replace(sent[part], body=without_form(sent[part].body)) for part in plain}
         usd = context.most_cost(*sent.values())
         if entry.attempt + 1 >= context.attempts or not context.has_room_for(usd):
             return False
@@ -248,6 +266,19 @@ class _Settling:
         )
         self._again.add(again, usd)
         return True
+
+
+# Where providers have the form of an answer within other settings.
+_FORMS_WITHIN = {"output_config": ("format",), "generationConfig": ("responseJsonSchema", "responseMimeType")}
+
+
+def without_form(body: JSON) -> JSON:
+    """Return a request, in the format of any provider, that asks for text."""
+    plain = without(body, (*STRUCTURE_FIELDS, "toolConfig"))
+    for key, names in _FORMS_WITHIN.items():
+        if isinstance(plain.get(key), dict):
+            plain[key] = without(plain[key], names)
+    return plain
 
 
 # `coeval status --fetch-batches` stores the answers of finished jobs without a run. Nothing is submitted: an unusable

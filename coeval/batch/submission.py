@@ -25,7 +25,7 @@ from coeval.batch.pending import (
     new_token,
     questions_file,
 )
-from coeval.calling.calls import CallError, Reason, chat_request
+from coeval.calling.calls import CallError, Reason, chat_request, structure_parameters
 from coeval.calling.limits import ROUNDING, Retries, most_tokens
 from coeval.interfaces import INTERFACES, Price, price_of
 from coeval.phases.question import Apply, Question
@@ -342,7 +342,9 @@ class RequestQueue:
             sent = {}
             try:
                 for part, prompt in question.prompts.items():
-                    request = chat_request(self._context.model, question.role, prompt)
+                    model, role = self._context.model, question.role
+                    form = structure_parameters(model, role, question.schema) if question.schema is not None else None
+                    request = chat_request(model, role, prompt, form)
                     sent[part] = Sent(self._context.backend.body(request), *most_tokens(request))
             except ProviderError as error:
                 failed = CallError(Reason.FAILED, str(error))

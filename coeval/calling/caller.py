@@ -104,7 +104,9 @@ class Caller:
         self._prices: dict[tuple[str, str], Price] = {}
         self._accounts = accounts
         self._clients: dict[str, tuple[str, Account, Provider]] = {}
-        self._logprobs = calls.LogprobSupport(warn or _to_stderr)
+        told = warn or _to_stderr
+        self._logprobs = calls.OptionalFields(calls.LOGPROB_FIELDS, calls.NO_LOGPROBS, told)
+        self._structure = calls.OptionalFields(calls.STRUCTURE_FIELDS, calls.NO_STRUCTURE, told)
         self._limits = Limits(experiment.concurrency, experiment.rate_limit)
         self._budget = Budget(experiment.budget_usd, ledger)
         timeout = experiment.request_timeout
@@ -136,8 +138,8 @@ class Caller:
         reply = cached or await self._with_retries(prepared)
         if cache is not None and key is not None and cached is None:
             cache.put(key, reply)
-        if call.logprobs:
-            self._logprobs.check(call.model.name, reply.tokens)
+        if call.logprobs and not reply.tokens:
+            self._logprobs.warn(call.model.name)
         return reply
 
     def _prepare(self, call: Call) -> _Prepared:
@@ -151,9 +153,7 @@ class Caller:
             _, account, provider = self._clients[model.name]
         except P2LError as error:
             raise CallError(Reason.FATAL, str(error)) from None
-        request = calls.chat_request(
-            model, call.role, call.prompt, calls.logprob_parameters(model) if call.logprobs else None
-        )
+        request = calls.chat_request(model, call.role, call.prompt, _optional_parameters(call))
         if model.interface == "mock":  # costs nothing, and draws anew for each attempt
             request["attempt"] = call.attempt
         elif call.phase is not None:
@@ -177,7 +177,8 @@ class Caller:
             try:
                 reply = await self._send(prepared)
             except ProviderError as error:
-                fallback = self._logprobs.fallback(prepared.request, error) if prepared.call.logprobs else None
+                optional = self._optional(prepared.call)
+                fallback = optional.fallback(prepared.request, error) if optional is not None else None
                 if fallback is not None:
                     prepared, is_fallback = replace(prepared, request=fallback), True
                     continue
@@ -191,9 +192,16 @@ class Caller:
                 await asyncio.sleep(wait)
             else:
                 self._answered.add(prepared.who)
-                if is_fallback:
-                    self._logprobs.reject(prepared.who)
+                optional = self._optional(prepared.call)
+                if is_fallback and optional is not None:
+                    optional.reject(prepared.who)
                 return reply
+
+    def _optional(self, call: Call) -> calls.OptionalFields | None:
+        """Return the fields of a call that its model may refuse; None where it has none."""
+        if call.logprobs:
+            return self._logprobs
+        return self._structure if call.schema is not None else None
 
     async def _send(self, prepared: _Prepared) -> Reply:
         """Send one request and count what it costs. Raise ProviderError or CallError if there is no reply."""
@@ -212,8 +220,9 @@ class Caller:
                 self.totals.requests += 1
                 cost = price.cost(most_prompt, 0)  # due even if the call is cancelled from here on
                 request = prepared.request
-                if call.logprobs:
-                    request = self._logprobs.supported(request, prepared.who)
+                optional = self._optional(call)
+                if optional is not None:
+                    request = optional.supported(request, prepared.who)
                 started = time.perf_counter()
                 try:
                     completion = await prepared.provider.chat(request, self._timeouts)
@@ -244,6 +253,16 @@ class Caller:
             return CallError(Reason.FAILED, text)
         self._stopped[who] = text
         return CallError(Reason.FATAL, text)
+
+
+def _optional_parameters(call: Call) -> dict[str, Any] | None:
+    """Return the parameters of a call that its model may refuse.
+
+    Log-probabilities are of the first word of a reply in words, so that they exclude a form of another kind.
+    """
+    if call.logprobs:
+        return calls.logprob_parameters(call.model)
+    return None if call.schema is None else calls.structure_parameters(call.model, call.role, call.schema)
 
 
 def make_caller(

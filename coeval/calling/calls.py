@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any, Protocol
@@ -32,6 +32,8 @@ class Call:
     prompt: str = field(repr=False)
     attempt: int = 0  # part of the cache key, so that a repeated call asks again
     logprobs: bool = False  # ask for log-probabilities of the first token, where the provider has them
+    # JSON schema of the answer, which is asked for where the provider can be held to it.
+    schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,13 @@ def _estimated_tokens(text: str) -> int:
 
 
 def text_in(completion: JSON) -> str:
-    """Return the text of a completion, stripped; a refusal counts as text."""
+    """Return the text of a completion, stripped, with what a tool was called with; a refusal counts as text."""
     message = completion["choices"][0].get("message") or {}
-    return (joined_text(message.get("content")) or str(message.get("refusal") or "")).strip()
+    text = joined_text(message.get("content"))
+    # What a tool was called with is the answer where the form of answers is that of a tool.
+    called = [(call.get("function") or {}).get("arguments") for call in message.get("tool_calls") or []]
+    texts = [text, *(arguments for arguments in called if isinstance(arguments, str))]
+    return ("\n".join(filter(None, texts)) or str(message.get("refusal") or "")).strip()
 
 
 def usage_of(completion: JSON, request: JSON) -> tuple[TokenCounts, bool]:
@@ -175,10 +181,34 @@ def check_whole(completion: JSON) -> str:
     return text
 
 
+# Structured answers: by a JSON schema, or a tool that has to be called. What a provider refuses is left out from then
+# on, and the user is warned once: replies are read as text all the same.
+
+_ANSWER = "answer"
+NO_STRUCTURE = "it refuses a JSON schema or a tool for its verdicts; it is asked without, and they are read as text"
+STRUCTURE_FIELDS = ("response_format", "tools", "tool_choice")
+# Parameters by which users ask for a form themselves.
+_OWN_STRUCTURE = frozenset({*STRUCTURE_FIELDS, "guided_json", "structured_outputs", "format", "output_config"})
+
+
+def structure_parameters(model: Model, role: Role, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that hold an answer to a schema; none where the provider, or the user, has another way."""
+    spec = INTERFACES[model.interface]
+    if spec.protocol in ("", "mock") or not _OWN_STRUCTURE.isdisjoint(model.parameters_for(role)):
+        return {}
+    if spec.answers_as == "tool":
+        function = {"name": _ANSWER, "description": "Gives the answer.", "parameters": dict(schema)}
+        named = {"type": "function", "function": {"name": _ANSWER}}
+        return {"tools": [{"type": "function", "function": function}], "tool_choice": named}
+    form = {"name": _ANSWER, "strict": True, "schema": dict(schema)}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+
 # Log-probabilities of a reply's first token. Some models reject the parameters, some ignore them; then the reply counts
 # as it is, and the user is warned once.
 
-_LOGPROB_FIELDS = ("logprobs", "top_logprobs")
+LOGPROB_FIELDS = ("logprobs", "top_logprobs")
+NO_LOGPROBS = "no log-probabilities come with its answers; its grades count as they are"
 _MARKS_AROUND_A_WORD = " \t\r\n*`\"'"
 
 
@@ -189,32 +219,34 @@ def logprob_parameters(model: Model) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": INTERFACES[model.interface].top_logprobs}
 
 
-class LogprobSupport:
-    """Which models support log-probabilities, as far as a run has found out."""
+class OptionalFields:
+    """Fields of requests that some models refuse, and which do, as far as a run has found out."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        self._warn = warn
+    def __init__(self, fields: Sequence[str], loss: str, warn: Callable[[str], None]) -> None:
+        """`loss` says what replies lack without the fields, for the warning."""
+        self._fields, self._loss, self._warn = fields, loss, warn
         self._unsupported: set[tuple[str, str]] = set()
         self._warned: set[str] = set()
 
     def supported(self, request: JSON, role: tuple[str, str]) -> JSON:
-        """Return a request without the parameters if (model, role) rejected them before."""
-        return without(request, _LOGPROB_FIELDS) if role in self._unsupported else request
+        """Return a request without the fields if (model, role) rejected them before."""
+        return without(request, self._fields) if role in self._unsupported else request
 
     def fallback(self, request: JSON, error: ProviderError) -> JSON | None:
-        """Return the request to send in the place of a rejected one, if the parameters may be the reason."""
-        may_be = error.fault in (Fault.REQUEST, Fault.UNSUPPORTED) and any(key in request for key in _LOGPROB_FIELDS)
-        return without(request, _LOGPROB_FIELDS) if may_be else None
+        """Return the request to send in the place of a rejected one, if the fields may be the reason."""
+        may_be = error.fault in (Fault.REQUEST, Fault.UNSUPPORTED) and any(key in request for key in self._fields)
+        return without(request, self._fields) if may_be else None
 
     def reject(self, role: tuple[str, str]) -> None:
-        """Omit the parameters from now on: a request succeeded only without them."""
+        """Omit the fields from now on: a request succeeded only without them."""
         self._unsupported.add(role)
+        self.warn(role[0])
 
-    def check(self, model: str, tokens: Tokens | None) -> None:
-        """Warn, once, that a model's replies have no log-probabilities."""
-        if not tokens and model not in self._warned:
+    def warn(self, model: str) -> None:
+        """Warn, once, of what a model's replies lack."""
+        if model not in self._warned:
             self._warned.add(model)
-            self._warn(f"{model}: no log-probabilities come with its answers; its grades count as they are")
+            self._warn(f"{model}: {self._loss}")
 
 
 def first_tokens(completion: Mapping[str, Any]) -> Tokens | None:

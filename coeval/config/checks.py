@@ -66,6 +66,11 @@ def _check_pairs(config: Config, problems: Problems) -> None:
         if task.evaluation_mode != "pairwise" or not students or not judges:
             continue
         where = ("tasks", number, "evaluation_mode")
+        if config.experiment.stop_at is not None and task.pairwise.schedule == "active":
+            message = (
+                "goes with `schedule: all`, since `active` chooses pairs of all items at once; write one of the two"
+            )
+            problems.add(("experiment", "stop_at"), message)
         if len(students) < 2:
             problems.add(where, "`pairwise` compares students, and there is one; add another, or write `single`")
         if all(judge.is_virtual for judge in judges):

@@ -284,6 +284,9 @@ class ExperimentEntry(Entry):
     request_timeout: AboveZero = 120.0
     max_answer_mb: AboveZero = 32.0
     budget_usd: AboveZero | None = None
+    stop_at: (
+        Annotated[float, number("a confidence between 0.5 and 1, such as 0.95", lambda at: 0.5 < at < 1)] | None
+    ) = None
     cache: Bool = True
 
 

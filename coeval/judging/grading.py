@@ -20,7 +20,6 @@ from coeval.parsing import (
     NoVerdictError,
     Verdict,
     after_thoughts,
-    read_object,
     read_scores,
     read_verdict,
 )
@@ -95,7 +94,7 @@ def read_factors(context: Mapping[str, Any], text: str) -> Graded:
     if not grading:
         return Graded(read_scores(text, context["factors"]), text)
     verdict = read_verdict(text, context["factors"], scale_of(grading["scale"]).grades)
-    return _graded(grading, verdict.grades, text, _rationale_of(verdict.whole) if grading["rationale"] else "")
+    return _graded(grading, verdict.grades, text, rationale_of(verdict.whole) if grading["rationale"] else "")
 
 
 def read_factor(context: Mapping[str, Any], factor: str, text: str) -> Graded:
@@ -111,7 +110,7 @@ def read_factor(context: Mapping[str, Any], factor: str, text: str) -> Graded:
         verdict = Verdict({factor: text}, {})
     if not grading:
         return Graded({factor: scale.read(verdict.grades[factor])}, text)
-    return _graded(grading, verdict.grades, text, _rationale_of(verdict.whole) if is_reasoned else "")
+    return _graded(grading, verdict.grades, text, rationale_of(verdict.whole) if is_reasoned else "")
 
 
 def _graded(grading: Mapping[str, Any], replies: Mapping[str, Any], text: str, rationale: str) -> Graded:
@@ -129,19 +128,8 @@ def _graded(grading: Mapping[str, Any], replies: Mapping[str, Any], text: str, r
     return Graded(scores, text, {} if are_scores else grades, rationale)
 
 
-def split_rationale(text: str, key: str) -> tuple[str, Any]:
-    """Return the rationale of a reply and the value under another key. Raise MalformedAnswerError if one is missing."""
-    try:
-        reply = read_object(text, lambda value: key in value)
-    except MalformedAnswerError:
-        raise MalformedAnswerError(f'no JSON object with "rationale" and "{key}"') from None
-    rationale = _rationale_of(reply)
-    if key not in reply:
-        raise MalformedAnswerError(f'no "{key}"')
-    return rationale, reply[key]
-
-
-def _rationale_of(reply: Mapping[str, Any]) -> str:
+def rationale_of(reply: Mapping[str, Any]) -> str:
+    """Return the rationale in a reply's object. Raise MalformedAnswerError where there is none."""
     rationale = reply.get("rationale")
     if not isinstance(rationale, str) or not rationale.strip():
         raise MalformedAnswerError("no rationale")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coeval.schema import Scale, Task, scale_in
 
 _MAX_VARIABLES = 1000  # in a template, repeated ones too
 _WHY = 'first "rationale", one or two sentences that say why you grade as you do'
+VERDICT_WORDS = ("A", "B", "TIE", "BAD")
 _VERDICTS = (
     "A if answer A is better, B if answer B is better, TIE if they are equally good, BAD if neither is of any use."
 )
@@ -43,6 +44,37 @@ def _reply_line(task: Task, prompt: str) -> str:
             return f'{two_keys}{why}; then "verdict", one word: {_VERDICTS}'
         return f"Reply with one word: {_VERDICTS}"
     return ""
+
+
+def reply_schema(task: Task, model: str, prompt: str, factors: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Return the JSON schema of a judge's reply; None where a word is asked for, or a prompt of one's own asks.
+
+    The rationale comes before the grades, in the order in which models write them.
+    """
+    if not any(name == "reply" for _, name, _, _ in string.Formatter().parse(_template_for(task, model, prompt))):
+        return None
+    scale = task.scale
+    grade: dict[str, Any] = {"type": "string", "enum": list(reversed(scale.grades))}
+    if scale.is_range:
+        grade = {"type": "integer", "enum": [int(each) for each in scale.grades]}
+    rationale = {"rationale": {"type": "string"}} if task.rationale else {}
+    if prompt == "evaluate_single":
+        scores = _closed_object(dict.fromkeys(factors, grade))
+        return _closed_object({**rationale, "scores": scores}) if rationale else scores
+    if not rationale:
+        return None
+    if prompt == "compare":
+        return _closed_object({**rationale, "verdict": {"type": "string", "enum": list(VERDICT_WORDS)}})
+    return _closed_object({**rationale, "score": grade})
+
+
+def _closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 def grading_text(task: Task) -> str:

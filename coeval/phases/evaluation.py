@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from coeval.errors import RunError
 from coeval.judging.grading import Graded, grading_of, is_score, read_factor, read_factors, weighed
-from coeval.judging.prompts import render, rubric_text
+from coeval.judging.prompts import render, reply_schema, rubric_text
 from coeval.parsing import split_thoughts
 from coeval.phases.asking import ATTEMPTS, drive, each_model, in_turn
 from coeval.phases.mapping import any_valid, is_kept
@@ -67,14 +67,15 @@ def judge_question(
         "response": response["response"],
     }
     prompts: dict[str, str] = {}
+    name = "evaluate_per_factor" if task.evaluation_mode == "per_factor" else "evaluate_single"
     if task.evaluation_mode == "per_factor":
         for factor, text in rubric.items():
             # Each text under the manual's name and a shorter one, for prompts of either kind.
             texts |= {"rubric_factor_name": factor, "factor": factor}
             texts |= {"rubric_factor_description": text, "criterion": text}
-            prompts[factor] = render(task, judge.name, "evaluate_per_factor", **texts)
+            prompts[factor] = render(task, judge.name, name, **texts)
     else:
-        prompts[""] = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **texts)
+        prompts[""] = render(task, judge.name, name, rubric=rubric_text(rubric), **texts)
     return Question(
         kind="factors" if task.evaluation_mode == "per_factor" else "scores",
         phase=_PHASE,
@@ -83,6 +84,7 @@ def judge_question(
         task=task.name,
         context=context,
         prompts=prompts,
+        schema=reply_schema(task, judge.name, name, list(rubric)),
         first_attempt=failures.get(context["id"], 0) * ATTEMPTS,
     )
 

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.verdicts import WINNERS
-from coeval.judging.grading import grading_of, split_rationale
-from coeval.judging.prompts import render, rubric_text
-from coeval.parsing import MalformedAnswerError, read_word, split_thoughts
+from coeval.judging.grading import grading_of, rationale_of
+from coeval.judging.prompts import VERDICT_WORDS, render, reply_schema, rubric_text
+from coeval.parsing import MalformedAnswerError, NoVerdictError, read_verdict, read_word, split_thoughts
 from coeval.phases.asking import ATTEMPTS, drive, each_model, in_turn
 from coeval.phases.mapping import is_kept
 from coeval.phases.progress import Outcome, Stage
@@ -34,7 +34,7 @@ from coeval.storage.records import AnswerMark, ItemMark, OnBad, is_failed, is_ju
 # its answer as A, part `ba` as B. Where the two verdicts differ it is a tie: one that depends on the order is none.
 
 _PHASE: Phase = "evaluation"
-_WORDS = {"A": "model_a", "B": "model_b", "TIE": "tie", "BAD": "tie (bothbad)"}
+_WORDS = dict(zip(VERDICT_WORDS, ("model_a", "model_b", "tie", "tie (bothbad)"), strict=True))
 _SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
 
 
@@ -97,6 +97,7 @@ def compare_question(
         task=task.name,
         context=context,
         prompts=prompts,
+        schema=reply_schema(task, judge.name, "compare"),
         first_attempt=first,
     )
 
@@ -127,11 +128,21 @@ class _Verdict(NamedTuple):
 
 def _read(context: Mapping[str, Any], part: str, text: str) -> _Verdict:
     """Return the winner that a verdict names, with the rationale if one was asked for."""
-    rationale, verdict = split_rationale(text, "verdict") if context.get("grading") else ("", text)
+    is_reasoned = bool(context.get("grading", {}).get("rationale"))
+    words, rationale = tuple(_WORDS), ""
+    verdict: object = text
     try:
-        winner = _WORDS[read_word(str(verdict), tuple(_WORDS))]
+        stated = read_verdict(text, ["verdict"], words, "winner")
+        verdict = stated.grades["verdict"]
+    except NoVerdictError:
+        if is_reasoned:
+            raise MalformedAnswerError('no JSON object with "rationale" and "verdict"') from None
+    else:
+        rationale = rationale_of(stated.whole) if is_reasoned else ""
+    try:
+        winner = _WORDS[read_word(str(verdict), words)]
     except MalformedAnswerError:
-        if not rationale:  # which must not be quoted
+        if not is_reasoned:  # which must not be quoted
             raise
         raise MalformedAnswerError("the verdict is none of the four words") from None
     _, thoughts = split_thoughts(text)

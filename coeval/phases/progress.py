@@ -136,6 +136,7 @@ class Stage:
     progress: Progress = field(default_factory=Progress)
     claims: Claims | None = None  # claims of this process on records of a run that others have joined
     halted: str | None = None  # why no model may be asked any more: the budget is used up
+    item_limits: Mapping[str, int] | None = None  # task -> how many of its items are judged; None: all of every task
     limited: bool = False  # a quota or the budget left something unasked in an earlier phase
     cached: int = 0  # replies from the cache so far
     usable: set[str] = field(default_factory=set)  # models that have given a usable answer in the phase at work

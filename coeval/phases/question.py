@@ -37,6 +37,8 @@ class Question:
     context: Mapping[str, Any]  # the parts of the record besides the answers; `id` is the record's
     # Part -> prompt; the only part of most questions is `""`.
     prompts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # JSON schema of each answer; None where text is asked for.
+    schema: Mapping[str, Any] | None = field(default=None, repr=False)
     first_attempt: int = 0  # number of the first attempt: neither cache nor scripted model repeats an unusable answer
 
     @property
@@ -61,6 +63,7 @@ class Question:
             prompt=self.prompts[part],
             attempt=self.first_attempt + attempt,
             logprobs=bool(self.context.get("grading", {}).get("expected")),
+            schema=self.schema,
         )
 
     def to_json(self) -> dict[str, Any]:

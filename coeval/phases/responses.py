@@ -16,7 +16,7 @@ from coeval.phases.mapping import rubric_of
 from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Kind, Question
 from coeval.schema import Model, Phase, Rubric, Task
-from coeval.storage.records import RecordIndex, answer_mark, is_answer_to, is_failed, is_marked, now
+from coeval.storage.records import RecordIndex, answer_mark, first_items, is_answer_to, is_failed, is_marked, now
 
 _PHASE: Phase = "response_collection"
 
@@ -134,12 +134,15 @@ def judged_task(stage: Stage, task: Task) -> JudgedTask:
     if rubric is None:
         raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
     students = {model.name for model in stage.config.with_role("student")}
+    limits = stage.item_limits
+    chosen = items.notes.keys() if limits is None else first_items(items.notes, limits[task.name])
     responses = RecordIndex(
         stage.run.record_files("response_collection", task.name),
         lambda record: (
             _is_current(record, items)
             and record.get("task_id") == task.name
             and record.get("student_model_id") in students
+            and (limits is None or record.get("datapoint_id") in chosen)
         ),
         note=answer_mark,
     )

@@ -21,6 +21,7 @@ from coeval.storage.records import (
     ItemMark,
     answer_mark,
     as_line,
+    first_items,
     is_answer_to,
     is_failed,
     is_judgement_of,
@@ -97,19 +98,41 @@ class _Present:
             if not factor.startswith(LABEL_PREFIX) or factor.removeprefix(LABEL_PREFIX) in names
         }
 
+    def first(self, limits: Mapping[str, int]) -> _Present:
+        """Return what there is of the first items, where a task (name -> number) has a limit."""
+        if self.name not in limits:
+            return self
+        chosen = first_items(self.items, limits[self.name])
+        return replace(
+            self,
+            by_teacher={teacher: [each for each in ids if each in chosen] for teacher, ids in self.by_teacher.items()},
+            answers={each: mark for each, mark in self.answers.items() if each.rpartition("__")[0] in chosen},
+        )
+
     def _pair(self, response: str) -> tuple[ItemMark | None, AnswerMark | None]:
         # The id of an answer is that of its item and the student's name, which holds no `__`.
         return self.items.get(response.rpartition("__")[0]), self.answers.get(response)
+
+
+def _judged_items(run: Run, raw: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return how many items of each task are judged, where the first place was decided by them; empty: all."""
+    experiment, decided = raw.get("experiment"), Meta(run).data.get("decided") if run.meta.exists() else None
+    if not isinstance(experiment, dict) or experiment.get("stop_at") is None or not isinstance(decided, dict):
+        return {}
+    items = decided.get("items")
+    return {str(task): number for task, number in items.items()} if isinstance(items, dict) else {}
 
 
 def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Iterator[Gap]:
     """Yield the gaps in these kinds of records; none if the stored configuration cannot be read."""
     raw = stored_config(run)
     config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
+    limits = _judged_items(run, raw)
     for task in config.tasks:
         present = _present(run, config, task, with_answers=bool(set(kinds) - {"data_generation"}))
         for kind, needs_of in _NEEDS.items():
-            for model, missing, _ in needs_of(config, present) if kind in kinds else ():
+            needed = present.first(limits) if kind in _JUDGED else present
+            for model, missing, _ in needs_of(config, needed) if kind in kinds else ():
                 if missing:
                     yield Gap(kind, present.name, model, missing)
 
@@ -137,10 +160,11 @@ def progress_of(run: Run) -> dict[str, tuple[int, int]]:
     raw = stored_config(run)
     counts = dict.fromkeys(_NEEDS, (0, 0))
     config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
+    limits = _judged_items(run, raw)
     for task in config.tasks:
         present = _present(run, config, task, with_answers=True)
         for kind, needs_of in _NEEDS.items():
-            needs = list(needs_of(config, present))
+            needs = list(needs_of(config, present.first(limits) if kind in _JUDGED else present))
             missing, expected = counts[kind]
             missing += sum(model_missing for _, model_missing, _ in needs)
             expected += sum(model_expected for _, _, model_expected in needs)
@@ -258,6 +282,7 @@ def _unscored(judge: str, factors: set[str], present: _Present) -> tuple[int, in
     return sum(map(bool, left.values())), expected
 
 
+_JUDGED = ("evaluation", "pairwise")
 # Kind of record -> function that yields what is needed of each model.
 _NEEDS = {"data_generation": _items, "response_collection": _answers, "evaluation": _scores, "pairwise": _pairs}
 

@@ -122,6 +122,12 @@ def status_text(run: Run) -> str:
     used = ", ".join(f"{model} {count}" for model, count in sorted(meta.quota_used.items()))
     if used:
         lines.append(f"  calls: {used}; ${meta.spent_usd:.4f}")
+    decided = data.get("decided")
+    if isinstance(decided, dict) and isinstance(decided.get("items"), dict):
+        number = sum(decided["items"].values())
+        lines.append(
+            f"  stopped: first place is decided at {decided['confidence']:.0%}: {decided['first']}, {number} items"
+        )
     parts = ["\n".join(lines), _phase_lines(run, meta), _batches(run), _errors(run)]
     return "\n\n".join(part for part in parts if part)
 
@@ -393,6 +399,7 @@ def _limits(config: Config) -> list[tuple[str, str]]:
     limits = [
         ("Resumed from", run.resume_from or ""),
         ("Budget", dollars(run.budget_usd) if run.budget_usd else "none"),
+        ("Judging ends", f"when first place is decided at {run.stop_at:.0%}" if run.stop_at is not None else ""),
         ("Calls in flight", str(concurrency) if isinstance(concurrency, int) else _pairs(concurrency)),
         ("Calls a minute", _pairs(run.rate_limit)),
         ("Quota", _pairs(run.quota, " calls")),

@@ -139,6 +139,11 @@ def write_json(path: Path, content: Any) -> None:
         temporary.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
+def first_items(identities: Iterable[str], number: int) -> set[str]:
+    """Return the first items by their numbers, so that all teachers have as many."""
+    return set(sorted(identities, key=lambda identity: (identity.rpartition("__")[2], identity))[:number])
+
+
 class RecordIndex:
     """The last valid record of each id in some files, of which only the offsets are in memory."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
@@ -71,6 +71,8 @@ class ProviderSpec:
     """Most alternatives of a token whose log-probabilities it returns; 0: it returns none."""
     names_model: bool = True
     """Whether its answers say which model gave them."""
+    answers_as: Literal["schema", "tool"] = "schema"
+    """How an answer of a given form is asked for: `response_format` with a JSON schema, or a tool to be called."""
     has_openai_models: bool = False
     """Whether names such as `o3` and `gpt-5` are OpenAI's reasoning models there, which refuse sampling parameters."""
 
@@ -181,6 +183,7 @@ _SPECS = (
         "https://api.deepseek.com/v1",
         "DEEPSEEK_API_KEY",
         options={**_CLASSIC, "keep": ("reasoning_content",)},
+        answers_as="tool",
     ),
     _compatible(
         "moonshot",
@@ -278,6 +281,7 @@ _SPECS = (
         speed=(2.0, 70),
         max_tokens=1024,
         top_logprobs=0,
+        answers_as="tool",
         names_model=False,
     ),
     ProviderSpec(

@@ -135,3 +135,82 @@ def test_an_interface_without_a_client_is_named(tmp_path: Path, interface: str) 
     assert isinstance(failed, CallError)
     assert failed.reason is Reason.FATAL
     assert interface in str(failed)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"clarity": {"type": "string", "enum": ["High", "Medium", "Low"]}},
+    "required": ["clarity"],
+    "additionalProperties": False,
+}
+VERDICT = '{"clarity": "High"}'
+
+
+@pytest.mark.parametrize(
+    ("interface", "answer", "place", "form"),
+    [
+        (
+            "openai",
+            {"choices": [{"message": {"content": VERDICT}, "finish_reason": "stop"}]},
+            "response_format",
+            {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}},
+        ),
+        (
+            "anthropic",
+            {**ANTHROPIC, "content": [{"type": "text", "text": VERDICT}]},
+            "output_config",
+            {"format": {"type": "json_schema", "schema": SCHEMA}},
+        ),
+        (
+            "gemini",
+            {**GEMINI, "candidates": [{"content": {"parts": [{"text": VERDICT}]}, "finishReason": "STOP"}]},
+            "generationConfig",
+            {"temperature": 0.0, "responseMimeType": "application/json", "responseJsonSchema": SCHEMA},
+        ),
+        (
+            "bedrock",
+            {
+                "output": {
+                    "message": {
+                        "role": "assistant",
+                        "content": [{"toolUse": {"toolUseId": "t1", "name": "answer", "input": {"clarity": "High"}}}],
+                    }
+                },
+                "stopReason": "tool_use",
+                "usage": {"inputTokens": 11, "outputTokens": 3},
+            },
+            "toolConfig",
+            {
+                "tools": [
+                    {
+                        "toolSpec": {
+                            "name": "answer",
+                            "description": "Gives the answer.",
+                            "inputSchema": {"json": SCHEMA},
+                        }
+                    }
+                ],
+                "toolChoice": {"tool": {"name": "answer"}},
+            },
+        ),
+    ],
+)
+def test_a_verdict_is_asked_for_in_the_form_that_a_provider_has(
+    tmp_path: Path, wire: Wire, interface: str, answer: dict[str, Any], place: str, form: dict[str, Any]
+) -> None:
+    wire.answer = answer
+    model = model_at(wire.url, interface=interface)
+    plain, held = replies(caller_of(tmp_path), [call(model), call(model, role="judge", schema=SCHEMA)])
+    assert isinstance(plain, Reply)
+    assert isinstance(held, Reply)
+    assert json.loads(held.text) == {"clarity": "High"}
+    (body,) = (body for _, _, body in wire.asked if "clarity" in json.dumps(body))
+    assert body[place] == form
+
+
+def test_a_form_that_users_ask_for_themselves_is_left_to_them(tmp_path: Path, wire: Wire) -> None:
+    own = {"type": "json_object"}
+    models = [model_at(wire.url, response_format=own), model_at(wire.url, name="bee", response_format=None)]
+    replies(caller_of(tmp_path), [call(model, role="judge", schema=SCHEMA) for model in models])
+    forms = {body["model"]: body.get("response_format") for _, _, body in wire.asked}
+    assert forms == {"ant-1": own, "bee-1": None}
