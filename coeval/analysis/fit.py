@@ -324,10 +324,10 @@ def fit_table(table: ScoreTable) -> Fit | None:
     scored = np.bincount(table.student[others.any(axis=1)], minlength=table.students) > 0
     without_own = np.where(scored[table.student][:, None], others, given)
     for counts in (without_own, given):
-        judges = _as_panel(table, counts, _refined(table, fit_judges(table, counts), counts))
-        if judges.taste.variance > _MUCH_TASTE:
-            # Tastes of few students look like sharpness, or the want of it: what judges say within students has none.
-            judges = _as_panel(table, counts, fit_judges(table, counts, within_students=True))
+        # Tastes of few students look like sharpness, or the want of it: what judges say within students has none.
+        judges = _as_panel(table, counts, fit_judges(table, counts, within_students=True))
+        if judges.taste.variance <= _MUCH_TASTE:
+            judges = _as_panel(table, counts, _refined(table, fit_judges(table, counts), counts))
         fit = _fit(table, counts, judges)
         if fit is not None:
             return fit
@@ -342,8 +342,8 @@ def _spread(solution: _Solution) -> float:
 
 def _refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
     """Return sharpness and noise after some steps of EM, which holds where scores are missing by student."""
-    if (judges.information > 0).sum() < 2 or judges.shared.any():
-        return judges  # EM takes errors for independent
+    if (judges.information > 0).sum() < 3 or judges.shared.any():
+        return judges  # of two it cannot be told which is sharper; EM takes errors for independent
     start, variance = judges.sharpness, 0.5
     prior = PRIOR * len(table.item) / max(1, len(table.item) - 1)
     for _ in range(_EM_STEPS):
@@ -397,7 +397,7 @@ def _by_cell(values: Floats, cell: Codes, shape: tuple[int, int]) -> tuple[Float
     """Return sums and numbers of values (R,) that are there by cell (R,), each of a shape."""
     rows = np.isfinite(values)
     size = shape[0] * shape[1]
-    sums = np.bincount(cell[rows], values[rows], minlength=size).reshape(shape)
+    sums = np.bincount(cell[rows], values[rows], minlength=size).astype(np.float64).reshape(shape)
     return sums, np.bincount(cell[rows], minlength=size).reshape(shape).astype(np.float64)
 
 

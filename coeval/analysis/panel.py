@@ -42,6 +42,7 @@ Mask = npt.NDArray[np.bool_]
 PRIOR = 5.0
 LEAST_NOISE = 0.05  # as a share of a judge's variance within items: none is so sure that the others do not count
 _MINRES_STEPS = 200
+_LEAST_LOADING = 1e-6
 _MAX_RELIABILITY = 0.98  # correlation with quality
 _PRODUCTS_IN_MEMORY = 2_000_000
 # Below this a surplus of correlation is not told from chance or from a factor that is not quite one.
@@ -329,7 +330,7 @@ def loadings(correlation: Floats, count: Floats) -> Floats:
         r = new
         if done:
             break
-    return r
+    return np.where(r > _LEAST_LOADING, r, 0.0)  # steps halve what goes to 0
 
 
 def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False) -> JudgeFit:

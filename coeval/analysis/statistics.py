@@ -348,6 +348,23 @@ def with_component(spread: Variance, exposure: Floats, component: Component) -> 
     )
 
 
+def widened(estimate: Any, limits: Any, narrow: Variance, wide: Variance) -> tuple[Any, Any]:
+    """Return limits (lower, upper) that hold over clusters, as far from an estimate as those of a wider variance.
+
+    They keep their lopsidedness: both grow as limits of Student's t do.
+    """
+    lower, upper = limits
+    reaches = [t_limits(0.0, spread.variance, spread.freedom)[1] for spread in (narrow, wide)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor = np.where(np.isfinite(reaches[0]) & (reaches[0] > 0), reaches[1] / reaches[0], 1.0)
+    # Without variance over clusters there is nothing to widen.
+    least = np.where(reaches[0] > 0, 0.0, reaches[1])
+    return (
+        np.minimum(estimate - factor * (estimate - lower), estimate - least),
+        np.maximum(estimate + factor * (upper - estimate), estimate + least),
+    )
+
+
 def t_limits(estimate: Any, variance: Any, freedom: Any) -> tuple[Any, Any]:
     """Return 95 % limits of estimates by Student's t."""
     from scipy.special import stdtrit

@@ -34,6 +34,7 @@ from coeval.analysis.statistics import (
     jackknife_sums,
     score_limits,
     two_sided,
+    widened,
     with_component,
     with_limits,
 )
@@ -318,8 +319,8 @@ def _fitted_scores(fit: Fit | None, size: int) -> tuple[_Scores, _Scores]:
     estimates = []
     for score, influence in ((fit.score, fit.influence), (fit.controlled, fit.controlled_influence)):
         spread = influence_variance(np.clip(score, 0.0, 1.0), influence, fit.shares)
-        spread = with_component(spread, fit.exposure, fit.judges.taste)
-        lower, upper = score_limits(spread)
+        wide = with_component(spread, fit.exposure, fit.judges.taste)
+        lower, upper = np.clip(widened(spread.mean, score_limits(spread), spread, wide), 0.0, 1.0)
         is_there = np.isfinite(score)
         estimates.append(tuple(np.where(is_there, values, np.nan) for values in (spread.mean, lower, upper)))
     return estimates[0], estimates[1]  # type: ignore[return-value]
@@ -466,6 +467,7 @@ class Difference:
     variance: float
     freedom: float
     prompts: int
+    over_prompts: Variance | None = None  # (1,): without the tastes of judges, where these are in the variance
 
     @property
     def p_value(self) -> float:
@@ -473,8 +475,12 @@ class Difference:
         return float(two_sided(self.difference, self.variance, self.freedom))
 
     def limits(self, spread: Variance, sign: float) -> tuple[float, float]:
-        """Return limits of the difference in this direction, given the means (2,) that it is of."""
-        lower, upper = difference_limits(self.difference, self.variance, self.freedom, spread)
+        """Return limits of the difference in this direction, given the means (2,) that it is of, over prompts."""
+        whole = Variance(np.array([self.difference]), np.array([self.variance]), np.array([self.freedom]))
+        items = self.over_prompts or whole
+        within = difference_limits(self.difference, float(items.variance[0]), float(items.freedom[0]), spread)
+        ends = widened(self.difference, within, items, whole)
+        lower, upper = (float(np.clip(end[0], -1.0, 1.0)) for end in ends)
         return (lower, upper) if sign > 0 else (-upper, -lower)
 
 
@@ -505,16 +511,16 @@ def fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference, 
             difference = np.array([fit.scale * (fit.solution.theta[a] - fit.solution.theta[b])])
             exposure, taste = fit.exposure[[a, b]], fit.judges.taste
             gap = influence_variance(difference, influence[:, :1] - influence[:, 1:], shares)
-            gap = with_component(gap, exposure.sum(keepdims=True), taste)
             means = np.clip(fit.score[[a, b]], 0.0, 1.0)
+            whole = with_component(gap, exposure.sum(keepdims=True), taste)
             test = Difference(
                 difference=float(difference[0]),
-                variance=float(gap.variance[0]),
-                freedom=float(gap.freedom[0]),
+                variance=float(whole.variance[0]),
+                freedom=float(whole.freedom[0]),
                 prompts=int((items > 0).sum()),
+                over_prompts=gap,
             )
-            spread = influence_variance(means, influence, np.repeat(shares, 2, axis=1))
-            yield (a, b), (test, with_component(spread, exposure, taste))
+            yield (a, b), (test, influence_variance(means, influence, np.repeat(shares, 2, axis=1)))
 
 
 # Labels: how often students name the one that an item was made with; no judge is asked.

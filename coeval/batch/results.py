@@ -182,7 +182,8 @@ class _Settling:
     def _settle(self, entry: JobQuestion, answered: Mapping[str, _Answered]) -> None:
         answers: dict[str, ReplyOrError] = {}
         bad = []
-        for part, (answer, _) in answered.items():
+        for part, received in answered.items():
+            answer = received.answer
             if read_answer(entry.question, part, answer)[1] is not None:
                 bad.append(part)
             # Its tokens count together with those of the unusable answers before it.
