@@ -48,6 +48,7 @@ _EM_STEPS = 12
 _SIGNIFICANT = 0.05
 _LEAST_DESIGN = 1e-6  # of squares of what tells an advantage from students and items
 _LEAST_LEFT = 0.02  # share of an error that has to be left for it to count
+_MUCH_SHARPER = 0.2  # reliability
 _MUCH_TASTE = 0.02  # variance of tastes, as a share of that of scores within items
 
 
@@ -324,14 +325,24 @@ def fit_table(table: ScoreTable) -> Fit | None:
     scored = np.bincount(table.student[others.any(axis=1)], minlength=table.students) > 0
     without_own = np.where(scored[table.student][:, None], others, given)
     for counts in (without_own, given):
-        # Tastes of few students look like sharpness, or the want of it: what judges say within students has none.
-        judges = _as_panel(table, counts, fit_judges(table, counts, within_students=True))
-        if judges.taste.variance <= _MUCH_TASTE:
-            judges = _as_panel(table, counts, _refined(table, fit_judges(table, counts), counts))
+        judges = _panel_of(table, counts)
         fit = _fit(table, counts, judges)
         if fit is not None:
             return fit
     return None
+
+
+def _panel_of(table: ScoreTable, counts: Mask) -> JudgeFit:
+    """Return the judges as they count."""
+    judges = fit_judges(table, counts)
+    within = fit_judges(table, counts, within_students=True)
+    # Tastes for few students look like sharpness, or the want of it; what judges say within students has none. But
+    # where only students differ, nothing can be told within them.
+    if (within.reliability > judges.reliability + _MUCH_SHARPER).any():
+        return _as_panel(table, counts, within)
+    if _as_panel(table, counts, judges).taste.variance > _MUCH_TASTE:
+        return _as_panel(table, counts, within)
+    return _as_panel(table, counts, _refined(table, judges, counts))
 
 
 def _spread(solution: _Solution) -> float:

@@ -411,28 +411,29 @@ def shared_errors(correlation: Floats, count: Floats) -> Floats:
     """Return by how much each two judges correlate beyond the quality that they see, (..., J, J), 0 on the diagonal.
 
     `correlation` is of scores within items, NaN where two judges share too few, `count` their number. Fewer than four
-    judges cannot tell an error in common from quality: 0.
+    judges who correlate with any cannot tell an error in common from quality: 0.
     """
     judges = correlation.shape[-1]
     none = np.zeros(correlation.shape)
     if judges < 4:
         return none
     rho = np.nan_to_num(correlation)
+    is_other = ~np.eye(judges, dtype=bool)
+    sees = np.where(is_other, rho, 0.0).max(axis=-1) > _LEAST_SHARED
+    can_tell = (sees.sum(axis=-1) >= 4)[..., None, None]
     least = np.maximum(_LEAST_SHARED, _SHARED_ERRORS_FROM_CHANCE / np.sqrt(np.maximum(count, 1.0)))
     shared, misfit = _surplus(rho, count, least, none)
     if judges < 5:
-        return shared
+        return np.where(can_tell, shared, none)
     # From the other end: judges see no more quality than the least that they share with others, but for one who may be
     # blunt. Three copies of five are either that, or sharp beside two that share an error; the data may fit both, and
     # the cautious reading is the first.
-    is_other = ~np.eye(judges, dtype=bool)
-    sees = np.where(is_other, rho, 0.0).max(axis=-1) > _LEAST_SHARED
     counted = is_other & sees[..., None, :]
     low = np.sort(np.where(counted, rho, np.inf), axis=-1)[..., 1]
     apart = np.maximum(rho - np.maximum(low[..., :, None], low[..., None, :]), 0.0) * is_other
     cautious, cautious_misfit = _surplus(rho, count, least, apart)
     fits = cautious_misfit <= misfit + np.log(np.maximum(count.max(axis=(-1, -2)), 2.0))
-    result: Floats = np.where(fits[..., None, None], cautious, shared)
+    result: Floats = np.where(can_tell, np.where(fits[..., None, None], cautious, shared), none)
     return result
 
 
