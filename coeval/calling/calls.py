@@ -149,11 +149,12 @@ def _estimated_tokens(text: str) -> int:
 
 
 def text_in(completion: JSON) -> str:
-    """Return the text of a completion, stripped, with what a tool was called with; a refusal counts as text."""
+    """Return the text of a completion, stripped, with what our tool was called with; a refusal counts as text."""
     message = completion["choices"][0].get("message") or {}
     text = joined_text(message.get("content"))
-    # What a tool was called with is the answer where the form of answers is that of a tool.
-    called = [(call.get("function") or {}).get("arguments") for call in message.get("tool_calls") or []]
+    # What the tool was called with is the answer where the form of answers is that of a tool.
+    functions = [call.get("function") or {} for call in message.get("tool_calls") or []]
+    called = [function.get("arguments") for function in functions if function.get("name") == _ANSWER]
     texts = [text, *(arguments for arguments in called if isinstance(arguments, str))]
     return ("\n".join(filter(None, texts)) or str(message.get("refusal") or "")).strip()
 
