@@ -82,6 +82,8 @@ def open_votes_source(
     path = Path(source).expanduser() if isinstance(source, str | Path) else None
     if path is None or from_disk or is_lake(source) or not path.exists() or is_data_set(path):
         opened = open_source(source, split=split, from_disk=from_disk)
+        if is_lake(source) and kind is None and not columns:  # votes in the form of the schema, which we wrote
+            return opened
         return _of_table(opened, Path(opened.name), kind, columns)
     if path.is_dir():
         return _of_folder(path, kind)

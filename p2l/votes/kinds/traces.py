@@ -83,7 +83,8 @@ def _in_traces(
     def records(sample: Sample) -> Iterator[Record]:
         models = models_of(sample)
         for place, row, fault in sample.rows_of(""):
-            yield Record(place, {**row, "p2l_models": models.get(str(row.get(trace)), ())}, fault)
+            named = () if row.get(trace) is None else models.get(str(row[trace]), ())
+            yield Record(place, {**row, "p2l_models": named}, fault)
 
     return records
 

@@ -9,6 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from p2l.common.errors import VoteError
 from p2l.votes.importing import Imported
 from tests.p2l.votes.test_kinds import imported, written
 
@@ -85,6 +88,16 @@ def test_a_trace_without_a_model_is_of_its_experiment_and_one_of_several_is_left
     done = imported(tmp_path / "rows.jsonl")
     assert {answer[0] for answer in answers(done)} == {"of ant"}
     assert "1 record (several models in one trace)" in done[0].notes[0]
+
+
+def test_rows_that_name_no_trace_lend_no_model_to_another(tmp_path: Path) -> None:
+    rows = [
+        {"input": f"Q{n}", "scores": {"right": 1}, "metadata": about} for n, about in enumerate(({"model": "ant"}, {}))
+    ]
+    written(tmp_path, {"rows.jsonl": tuple(rows)})
+    with pytest.raises(VoteError, match=r"rows\.jsonl: line 2: model is missing"):
+        imported(tmp_path / "rows.jsonl")
+    assert answers(imported(tmp_path / "rows.jsonl", drop_bad=True)) == [("ant", "right", "Q0", 1.0)]
 
 
 def test_cells_of_a_braintrust_table_hold_json(tmp_path: Path) -> None:
