@@ -24,7 +24,7 @@ import torch
 from scipy.stats import spearmanr
 
 from p2l.common.cli import parser, positive
-from p2l.model.bert import Bert, Precision, has_bfloat16
+from p2l.model.bert import Bert, Precision, has_int8_products
 from p2l.model.encoding import Encoding
 from p2l.model.light import LightReader
 from p2l.model.model import P2LModel
@@ -57,7 +57,7 @@ def ways() -> dict[str, Read]:
     """Return how prompts are read: by torch, and by OpenVINO in each precision of this processor."""
     model: Any = P2LModel.from_pretrained(public_folder()).model
     weights = {name: weight.numpy() for name, weight in model.encoder.state_dict().items()}
-    precisions: tuple[Precision, ...] = ("float32", "bfloat16") if has_bfloat16() else ("float32",)
+    precisions: tuple[Precision, ...] = ("float32", "int8") if has_int8_products() else ("float32",)
     encoders = {
         precision: Bert(weights, model.config.encoder, pooling="mean", normalise=True, precision=precision)
         for precision in precisions

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import re
 import stat
@@ -184,16 +185,33 @@ _NOT_FINITE = "holds values that are not finite; copy or train it again"
 _NUMPY_TYPES = {"F16": "<f2", "F32": "<f4"}
 
 
-def map_weights(folder: Path) -> dict[str, npt.NDArray[np.floating[Any]]]:
+class MappedWeights(dict[str, "npt.NDArray[np.floating[Any]]"]):
+    """Weights by their names, which are read from disk where they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps = list[mmap.mmap]()
+        """The files in memory."""
+
+    def let_go(self) -> None:
+        """Give back the memory of what was read; where it is used again it is read again."""
+        for mapped in self.maps:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def map_weights(folder: Path) -> MappedWeights:
     """Return a folder's weights in float16 and float32 as arrays that are read from disk where they are used.
 
     CheckpointError if a file is damaged, holds another type, or values that are not finite. No file may be written into
     meanwhile.
     """
-    weights: dict[str, npt.NDArray[np.floating[Any]]] = {}
+    weights = MappedWeights()
     weight_shapes(folder)  # the library checks the headers
     for file in _weight_files(folder):
-        content = np.memmap(file, np.uint8, "c")  # OpenVINO takes no array that is read-only; nothing is written
+        with file.open("rb") as opened:  # OpenVINO takes no array that is read-only; nothing is written
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        weights.maps.append(mapped)
+        content = np.frombuffer(mapped, np.uint8)
         # The format: eight bytes with the length of the header, the header in JSON, the tensors.
         start = 8 + int(content[:8].view("<u8")[0])
         for name, entry in json.loads(content[8:start].tobytes()).items():

@@ -72,6 +72,9 @@ class LightReader:
             self._encoder = bert.Bert(
                 self._encoder_weights, config.encoder, pooling=config.pooling, normalise=config.normalise
             )
+            # The first pass lays the weights out for the processor; what they were read from is not needed then.
+            self._encoder.states([np.zeros(1, dtype=np.int64)])
+            weights.let_go()
 
     @staticmethod
     def open(folder: Path) -> LightReader | None:

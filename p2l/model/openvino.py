@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.model.backbones import Joined, Packed, quiet
-from p2l.model.bert import core
+from p2l.model.bert import STATES_PER_SCALE, core, rounded
 from p2l.model.bert import has_bfloat16 as has_bfloat16
 from p2l.model.model import P2LModel
 from p2l.model.reader import ReaderBackbone
@@ -42,8 +42,6 @@ _PASS_TOKENS_STEP = 16
 _MAX_WARM_TOKENS = 256
 """Tokens of the longest pass that is tried beforehand: most are shorter."""
 
-_STATES_PER_SCALE = 64
-"""States of a token that share a scale in int8."""
 
 _LIGHT_WEIGHTS = 5_000_000
 """Weights below which dividing a pass among threads takes longer than the pass."""
@@ -152,7 +150,7 @@ class Graph:
             "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
             "INFERENCE_NUM_THREADS": threads,
             "ENABLE_CPU_PINNING": False,  # services and workers on one machine would all take the first cores
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if first is None else _STATES_PER_SCALE,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if first is None else STATES_PER_SCALE,
         }
 
         def make(streams: int) -> Any:
@@ -294,8 +292,6 @@ def _join(graph: Any) -> None:
 
 def _rounded(graph: Any, first: int) -> Any:
     """Round the weights (N, D) of the layers from `first` on to 8 bits, with a scale for each output."""
-    from openvino import opset13 as ops
-
     for node in graph.get_ordered_ops():
         layer = re.search(r"\blayers?\.(\d+)\.", node.get_friendly_name())
         if node.get_type_name() != "MatMul" or layer is None or int(layer[1]) < first:
@@ -304,8 +300,6 @@ def _rounded(graph: Any, first: int) -> Any:
         if source.get_type_name() != "Constant" or source.data.ndim != 2:
             continue
         axis = 1 if node.get_attributes()["transpose_b"] else 0
-        scales = np.maximum(np.abs(source.data).max(axis, keepdims=True) / np.float32(127), np.float32(1e-30))
-        rounded = np.round(source.data / scales).astype(np.int8)
-        weights = ops.multiply(ops.convert(ops.constant(rounded), np.float32), ops.constant(scales))
+        weights = rounded(source.data, axis)
         node.input(1).replace_source_output(weights.output(0))
     return graph

@@ -188,7 +188,7 @@ class ReaderBackbone(nn.Module):
         assert self.encoder is not None
         if encoder is None or not bert.is_readable(encoder) or next(self.encoder.parameters()).device.type != "cpu":
             return None
-        return "bfloat16" if bert.has_bfloat16() else "float32"
+        return "int8" if bert.has_int8_products() else "float32"
 
     def _compiled(self, precision: bert.Precision) -> bert.Bert:
         """Return the encoder in OpenVINO, made at the first call."""
@@ -226,7 +226,7 @@ class ReaderBackbone(nn.Module):
             self.config.pooling,
             normalise=self.config.normalise,
             weights=weights,
-            rounded=self._precision == "bfloat16",
+            rounded=self._precision == "int8",
         )
 
 

@@ -155,8 +155,8 @@ def _most_bytes() -> int:
 
 
 def encoder_digest(pooling: str, *, normalise: bool, weights: Mapping[str, npt.NDArray[Any]], rounded: bool) -> str:
-    """Return the digest of what a state depends on beside the tokens; `rounded` for states computed in bfloat16."""
-    about = f"{pooling} {normalise}{' bfloat16' if rounded else ''}"
+    """Return the digest of what a state depends on beside the tokens; `rounded` for states computed in int8."""
+    about = f"{pooling} {normalise}{' int8' if rounded else ''}"
     digest = hashlib.blake2b(about.encode(), digest_size=12)
     for name, weight in sorted(weights.items()):
         digest.update(name.encode() + weight.astype(np.float16).tobytes())

@@ -21,7 +21,6 @@ from typing import Any
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
 from p2l.common.version import __version__
-from p2l.votes.lake import COUNTS
 
 META = "p2l-provenance"
 """Name of the element of a page, and key of an object of JSON, that holds it."""
@@ -115,6 +114,8 @@ def digest_of(path: Path) -> str | None:
     What leaderboards keep in a lake is left out: they write it themselves.
     """
     if path.is_dir():
+        from p2l.votes.lake import COUNTS  # brings Arrow: forty megabytes, which the board of a prompt does without
+
         files = [file for file in sorted(path.rglob("*")) if file.is_file()]
         names = [file.relative_to(path) for file in files]
         digests = (

@@ -15,6 +15,7 @@ from p2l.inference import P2L
 from p2l.likelihood import vote_losses
 from p2l.model import heads
 from p2l.model.batching import collate
+from p2l.model.bert import Bert
 from p2l.model.checkpoint import P2LRecord
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
@@ -129,6 +130,17 @@ def test_what_training_reads_is_what_torch_reads_but_for_rounding(tmp_path, enco
     exact = model.model.read_by_torch(tokens, torch.device("cpu"))
     assert states.dtype == exact.dtype == np.float16
     np.testing.assert_allclose(states, exact, atol=2e-2)
+
+
+def test_states_of_8_bits_are_near_those_of_32(tmp_path, encoder):
+    model, tokenizer = make(tmp_path / "reader", encoder)
+    weights = {name: weight.numpy() for name, weight in model.model.encoder.state_dict().items()}
+    tokens = [encoding.ids for encoding in tokenizer.encode(PROMPTS)]
+    exact, rounded = (
+        Bert(weights, model.model.config.encoder, pooling="mean", normalise=True, precision=precision).states(tokens)
+        for precision in ("float32", "int8")
+    )
+    assert 0 < np.abs(rounded - exact).max() < 0.03
 
 
 def test_a_frozen_encoder_stays_as_it_is_and_one_that_is_not_learns(tmp_path, encoder):
