@@ -113,10 +113,11 @@ class ReaderTokenizer(PromptTokenizer):
         """See `PromptTokenizer.encode`; without an encoder every prompt has one token that nothing reads."""
         turns = [check_turns(prompt, number) for number, prompt in enumerate(prompts)]
         projection, mean = self.scaling["projection"], self.scaling["mean"]
-        raw = raw_features(self.words, projection, turns, form=len(mean) - projection.shape[1])
+        words = self.words.encode(turns)
+        raw = raw_features(words, projection, turns, form=len(mean) - projection.shape[1])
         features = np.clip((raw - mean) * self.scaling["scale"], -MAX_DEVIATIONS, MAX_DEVIATIONS).astype(np.float32)
         # The network does not read this share: a posterior takes it as a measure of strangeness.
-        known = np.array([words.known for words in self.words.encode(turns)], dtype=np.float32)[:, None]
+        known = np.array([weighted.known for weighted in words], dtype=np.float32)[:, None]
         features = np.concatenate([features, known], axis=1)
         if self._tokenizer is None:
             return [Encoding(np.zeros(1, np.int64), None, False, row) for row in features]
@@ -143,11 +144,14 @@ class ReaderTokenizer(PromptTokenizer):
 
 
 def raw_features(
-    words: TfidfTokenizer, projection: Floats, turns: Sequence[Sequence[str]], *, form: int = FORM_FEATURES
+    words: Sequence[Encoding], projection: Floats, turns: Sequence[Sequence[str]], *, form: int = FORM_FEATURES
 ) -> Floats:
-    """Return words along the main directions and the first `form` counts of form (B, features), as they are."""
+    """Return words along the main directions and the first `form` counts of form (B, features), as they are.
+
+    `words` are the prompts as `TfidfTokenizer` encodes them.
+    """
     features = np.zeros((len(turns), projection.shape[1] + form), dtype=np.float32)
-    for row, weighted in enumerate(words.encode(turns)):
+    for row, weighted in enumerate(words):
         assert weighted.values is not None
         features[row, : projection.shape[1]] = weighted.values @ projection[weighted.ids].astype(np.float32)
         features[row, projection.shape[1] :] = newest_form(turns[row])[:form]

@@ -223,7 +223,7 @@ def make_reader(
 
     words = fit_vocabulary(prompts, max_features=max_features, min_df=min_df)
     projection = _main_directions(words, prompts, directions, seed=seed)
-    raw = raw_features(words, projection, prompts)
+    raw = raw_features(words.encode(prompts), projection, prompts)
     scaling = {
         "projection": projection.astype(np.float16),
         "mean": raw.mean(0),
@@ -262,7 +262,7 @@ def words_and_form(prompts: Sequence[Sequence[str]]) -> tuple[Floats, TfidfToken
         raw, directions = np.array([form_of(turns) for turns in prompts], dtype=np.float32), 0
     else:
         projection = _main_directions(words, prompts, _DIRECTIONS, seed=42)
-        raw, directions = raw_features(words, projection, prompts), projection.shape[1]
+        raw, directions = raw_features(words.encode(prompts), projection, prompts), projection.shape[1]
     return (raw - raw.mean(0)) * _scales(raw, directions), words
 
 
