@@ -81,8 +81,8 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
     cli.add_encoder(
         group,
         "the reader's sentence encoder, which stays as it is: a folder or hub id of sentence-transformers, "
-        "multilingual (of the extra p2l[multilingual]), or none (default: MiniLM of the extra p2l[encoder], or none "
-        "where that is not installed)",
+        "multilingual (of the extra p2l[multilingual]), static (MiniLM's vectors of single tokens: fast), or none "
+        "(default: MiniLM of the extra p2l[encoder], or none where that is not installed)",
     )
     cli.add_control(
         group,

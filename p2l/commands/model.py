@@ -53,8 +53,8 @@ def init_parser() -> ArgumentParser:
     group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
     cli.add_encoder(
         group,
-        "reader: a sentence encoder, folder or hub id, multilingual (p2l[multilingual]), or none (default: MiniLM of "
-        "p2l[encoder] if installed)",
+        "reader: a sentence encoder, folder or hub id, multilingual (p2l[multilingual]), static, or none (default: "
+        "MiniLM of p2l[encoder] if installed)",
     )
     return flags
 
@@ -70,7 +70,7 @@ def init_main(argv: Sequence[str] | None = None) -> int | None:
         raise ConfigError(f"--max-prompts must be at least 1, not {args.max_prompts}")
     encoder = None
     if args.model_type == "reader":
-        from p2l.model.sentence import find_encoder
+        from p2l.model.packaged import find_encoder
 
         encoder = find_encoder(args.encoder)
     elif args.encoder is not None:

