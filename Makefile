@@ -20,7 +20,7 @@ PROCESSES ?= 4
 # Where PostgreSQL and Redis of tests are, if not installed as services of the machine.
 SERVICES ?= .services
 
-.PHONY: services services-stop cluster demo test test-slow test-nightly docs-run lint bench bench-all install js clients browser tools lock sbom audit dist site clean
+.PHONY: services services-stop cluster demo test quick-tests test-slow test-nightly docs-run lint style types bench bench-all install js clients browser tools lock sbom audit dist site clean
 
 install: $(READY)
 
@@ -73,7 +73,11 @@ demo: $(READY)
 # Files of tests side by side, each as a whole: what is made for a file is made once. In the order of tests/conftest.py,
 # which has the long files first, so that none runs alone at the end.
 # Bytecode is written whatever the machine's setting: tests start hundreds of processes, which would compile it anew.
-test: $(READY) lint
+# Types are checked meanwhile: that is one process, which alone would leave a core without work.
+test: $(READY) style
+	@$(MAKE) --no-print-directory --jobs 2 types quick-tests
+
+quick-tests: $(READY)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)
@@ -87,9 +91,13 @@ test-nightly: $(READY)
 docs-run: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tools.run_docs $(PAGES)
 
-lint: $(READY)
+lint: style types
+
+style: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(READY)
 	$(BIN)/mypy
 
 # What the benchmarks compare with pins versions of its own, so it gets an environment of its own; torch is that of the lock.
