@@ -1,14 +1,16 @@
 """Shared fixtures: small votes, a small backbone, commands run as a user runs them."""
 
+import gc
 import json
 import os
 import random
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,8 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("ant", "bee", "cat", "dog")
 LONG = {"e2e", "training", "online_training", "serving", "view"}
 
-# The same examples on every machine, and no clock: a slow machine is not a failure.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+# The same examples on every machine, and no clock: a slow machine is not a failure. The fuzzers of the slow tests draw
+# more of them.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -35,6 +38,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Of a run in several processes the first starts what all of them fork from."""
     if config.getoption("numprocesses", None):
         warm_python()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported here lives as long as the process: no collection of garbage goes through it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,6 +61,11 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test inherits a launcher's variables, not even from one that trained in this process."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
+
+
+def seeds(count: int) -> list[Any]:
+    """Seeds 0 to `count` - 1 of a parametrized test: the first for every run, the others for the slow one."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
 
 
 def free_port() -> int:
@@ -79,6 +98,14 @@ def command() -> Command:
         return subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def warm_children() -> Iterator[None]:
+    """What the package starts with `sys.executable` in this process starts at once too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python())
+        yield
 
 
 def write_votes(path: Path, rows: Sequence[dict[str, object]]) -> Path:

@@ -7,6 +7,7 @@ import ast
 import importlib
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def ours(module: str) -> Path | None:
     return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
 
 
+@cache
 def names_of(file: Path) -> set[str]:
     """The names that a module has, also those that it takes from others."""
     names: set[str] = set()

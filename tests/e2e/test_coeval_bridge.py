@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 
 from p2l import P2L
@@ -32,6 +33,7 @@ def said(command: Command, folder: Path, *words: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_preferences_train_a_model_that_knows_who_is_best_at_what(command: Command, tmp_path: Path) -> None:
     said(command, tmp_path, "coeval", "run", "--config", EXAMPLE)
     run = Path("benchmark/runs/to-p2l")

@@ -127,8 +127,9 @@ def test_planted_effects_come_back_and_predictions_leave_them_out(
         P2LModel.from_pretrained(folder)
 
 
-def test_a_file_of_votes_is_enough(command: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
-    flags = ["--votes", files[0], "--encoder", "none", "--quiet"]
+def test_a_file_of_votes_is_enough(command: Command, tmp_path: Path) -> None:
+    votes = write_votes(tmp_path / "votes.jsonl", biased_rows(700))
+    flags = ["--votes", votes, "--encoder", "none", "--quiet"]
     controls = ["--control", "side,length", "--control", "judge"]
     done = command("python", "-m", "p2l.train", *flags, "--output", tmp_path / "run", *controls)
     assert done.returncode == 0, done.stderr
@@ -139,6 +140,7 @@ def test_a_file_of_votes_is_enough(command: Command, files: tuple[Path, Path], t
     assert "--control bold needs columns bold_a and bold_b" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_stream_trains_them_while_models_join(
     command: Command, configure: Configure, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from p2l.model.sentence import packaged_encoder
 from tests.conftest import Command
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(packaged_encoder() is None, reason="the extra `encoder` is not installed")
 def test_the_demo_shows_the_main_job_on_real_data(command: Command, tmp_path: Path) -> None:
     done = command("python", "-m", "p2l.cli", "demo", "--votes", "300", "--output", tmp_path / "demo")

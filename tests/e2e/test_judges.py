@@ -34,6 +34,7 @@ def run(command: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder / "run", done.stdout
 
 
+@pytest.mark.slow
 def test_judges_teach_and_people_decide(run: tuple[Path, str]) -> None:
     folder, out = run
     settings = yaml.safe_load((folder / "training.yaml").read_text(encoding="utf-8"))

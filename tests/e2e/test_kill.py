@@ -46,10 +46,9 @@ def test_any_kill_is_survived_bit_for_bit(command: Command, configure: Configure
 SNAPSHOTS = "tests/e2e/snapshots.py"
 
 
-@pytest.mark.parametrize(
-    "processes", [1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.launcher])], ids=["one", "two"]
-)
-@pytest.mark.parametrize("stage", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.launcher)], ids=["one", "two"])
+@pytest.mark.parametrize("stage", [0, 3])
 def test_whatever_touch_of_the_disk_a_kill_comes_before(
     command: Command, configure: Configure, tmp_path: Path, stage: int, processes: int
 ) -> None:

@@ -95,6 +95,7 @@ def test_held_out_prompts_are_not_trained_on(votes: Path, backbone: Path, tmp_pa
     assert not set(map(str, train)) & set(map(str, held))
 
 
+@pytest.mark.slow
 def test_its_configuration_makes_the_same_model_again(run: tuple[Path, str, str], command: Command) -> None:
     folder = run[0]
     done = command("python", "-m", "p2l.train", "--config", folder / "training.yaml")
@@ -237,6 +238,7 @@ def test_votes_and_configuration_exclude_each_other(capsys: pytest.CaptureFixtur
     assert "--votes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.launcher
 def test_two_processes_share_what_the_first_prepares(command: Command, votes: Path, tmp_path: Path) -> None:
     folder = tmp_path / "pair"

@@ -83,6 +83,7 @@ def test_no_state_of_any_stage_runs_code(command: Command, runs: Runs, tmp_path:
         assert mark.is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.launcher
 def test_code_in_the_part_of_another_process_ends_the_run_in_one_line(
     command: Command, tmp_path: Path, votes_file: Path, validation_file: Path, backbone: Path

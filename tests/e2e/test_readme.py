@@ -3,7 +3,6 @@
 import contextlib
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 from tests.conftest import ROOT, free_port
 from tests.p2l.serving_models import NAMES, tiny
 from tests.serving_process import answers
+from tests.warm import warm_python
 
 KEY = "a-key"
 
@@ -29,7 +29,7 @@ def snippet(page: str, heading: str) -> str:
 @contextlib.contextmanager
 def server(*words: str, health: str) -> Iterator[int]:
     port = free_port()
-    line = [sys.executable, "-m", *words, "--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
+    line = [warm_python(), "-m", *words, "--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
     with subprocess.Popen(line, cwd=ROOT) as process:
         try:
             while process.poll() is None and not answers(f"http://127.0.0.1:{port}/{health}"):
@@ -40,7 +40,7 @@ def server(*words: str, health: str) -> Iterator[int]:
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([warm_python(), "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

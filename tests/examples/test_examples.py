@@ -80,25 +80,25 @@ def test_votes_of_a_coeval_run_name_the_best_student_of_each_task() -> None:
 
 
 def test_forecasts_are_measured_beside_leaderboards() -> None:
-    losses = run("evaluate_forecasts", 400)
+    losses = run("evaluate_forecasts", 200)
     assert len(losses) == 3
     assert all(0.5 < loss < 2.0 for loss in losses.values())
 
 
 def test_a_simulated_arena_has_forecasts_between_one_leaderboard_and_the_truth() -> None:
-    learned = run("known_truth", 2000)
+    learned = run("known_truth", 500)
     assert learned.losses["the truth itself"] == min(learned.losses.values())
     assert len(learned.agreement) == 3
 
 
 def test_a_newcomer_is_forecast_as_its_votes_arrive() -> None:
-    losses = run("live_newcomer", 600, (5,))
+    losses = run("live_newcomer", 400, (5,))
     assert list(losses) == [0, 5]
     assert all(np.isfinite(loss) for loss in losses.values())
 
 
 def test_online_runs_are_judged_on_every_period() -> None:
-    runs = run("online_buffers", 1000)
+    runs = run("online_buffers", 500)
     assert set(runs) == {"plain", "replay"}
     assert all(len(losses.at_the_end) == 5 for losses in runs.values())
 

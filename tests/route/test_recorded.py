@@ -17,7 +17,7 @@ from benchmarks.recorded.traffic import Exchange, read_exchanges
 
 SAMPLES = Path(__file__).parent / "recorded_samples"
 RECORDED = Path(os.environ.get("P2L_RECORDED") or Path(__file__).parents[3] / "shared" / "cassettes")
-EVERY = 12
+EVERY = 40
 """Of the recorded interactions, one in so many is played here; `python -m benchmarks.recorded` plays all."""
 LEFT_OUT = {"models", "preset", "background"}
 """Fields of recorded requests that are the router's business."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,10 @@ import pytest
 from p2l.demo.services import free_port, running, wait_for
 from p2l.model.sentence import packaged_encoder
 from tests.conftest import vote_rows, write_votes
+from tests.warm import warm_python
 
 pytest.importorskip("mcp")
+pytestmark = pytest.mark.usefixtures("warm_children")  # the server, and in it each training
 needs_encoder = pytest.mark.skipif(packaged_encoder() is None, reason="the extra `encoder` is not installed")
 
 
@@ -87,7 +88,7 @@ def test_an_agents_library_finds_the_tools_and_their_results(address: str) -> No
 
 
 def test_a_server_without_keys_listens_on_this_machine_alone() -> None:
-    line = [sys.executable, "-m", "p2l.cli", "mcp", "--http", "--host", "0.0.0.0"]
+    line = [warm_python(), "-m", "p2l.cli", "mcp", "--http", "--host", "0.0.0.0"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --host 0.0.0.0: the server has no keys")

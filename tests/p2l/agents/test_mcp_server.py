@@ -1,7 +1,7 @@
 """`p2l mcp` with the protocol's official client over stdin and stdout, and `p2l skill`."""
 
+import os
 import re
-import sys
 from pathlib import Path
 
 import anyio
@@ -12,6 +12,7 @@ from p2l.common.errors import InputError
 from p2l.model.sentence import packaged_encoder
 from p2l.public.sample import public_sample
 from p2l.votes.writing import write_votes
+from tests.warm import warm_python
 
 pytest.importorskip("mcp")
 needs_encoder = pytest.mark.skipif(packaged_encoder() is None, reason="the extra `encoder` is not installed")
@@ -23,7 +24,7 @@ def call(*calls: tuple[str, dict[str, object]]) -> list[object]:
     from mcp.client.stdio import stdio_client
 
     async def conversation() -> list[object]:
-        server = StdioServerParameters(command=sys.executable, args=["-m", "p2l.cli", "mcp"])
+        server = StdioServerParameters(command=warm_python(), args=["-m", "p2l.cli", "mcp"], env=dict(os.environ))
         async with stdio_client(server) as streams, ClientSession(*streams) as session:
             await session.initialize()
             results: list[object] = [{tool.name: tool for tool in (await session.list_tools()).tools}]

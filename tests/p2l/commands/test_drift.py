@@ -24,7 +24,7 @@ from p2l.insight.drift_votes import between_times, between_versions, drift_of_vo
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.training.posterior import write_posterior
 from p2l.votes import open_votes
-from tests.conftest import write_votes
+from tests.conftest import seeds, write_votes
 from tests.p2l.eval_helpers import make_model
 from tests.p2l.evaluation.evaluation_results import EVIL
 from tests.p2l.evaluation.test_evaluation_report import Page
@@ -98,7 +98,7 @@ def test_dates_and_a_gap_between_the_periods(votes: Path, capsys: pytest.Capture
     assert "from votes before 2023-11-14T22:30 to votes from 1700003000.0 on" in text
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_where_nothing_changed_next_to_nothing_is_found(seed: int) -> None:
     import pandas as pd
 
@@ -279,7 +279,7 @@ def cells_of_strange_prompts(
     return judge(drift_of_models(*folders, prompts, by=["topic"]).measured, level=0.95, fdr=0.05)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_votes_that_hold_the_column_need_no_prompt_of_theirs_asked(
     pair: tuple[Path, Path, Path], tmp_path: Path, seed: int
 ) -> None:
@@ -307,7 +307,7 @@ def test_a_model_that_goes_on_learning_is_compared_by_its_new_votes(
     assert_allclose([cell.change for cell in either[0]], [cell.change for cell in either[1]], atol=0.02)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_between_votes_of_one_truth_next_to_nothing_is_found(
     pair: tuple[Path, Path, Path], tmp_path: Path, seed: int
 ) -> None:

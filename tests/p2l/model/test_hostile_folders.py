@@ -205,6 +205,7 @@ def test_what_a_folder_holds_beside_numbers_is_not_run(folder: Path, sound: Path
     assert not mark_of(folder).exists()
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_model_whose_coefficients_are_no_numbers_is_not_served(folder: Path) -> None:
     """Its weights are finite, so that only what it computes shows it."""
     load(Settings(model_path=str(folder), device="cpu"))

@@ -66,6 +66,7 @@ def test_a_kill_is_survived_bit_for_bit(command: Command, configure: Configure, 
             )
 
 
+@pytest.mark.slow
 @pytest.mark.launcher
 def test_two_processes_train_as_one_does(
     command: Command, tmp_path: Path, votes_file: Path, validation_file: Path, backbone: Path

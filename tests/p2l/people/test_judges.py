@@ -99,7 +99,7 @@ def test_forecasts_take_the_place_of_the_leaderboard() -> None:
     assert np.abs(fit.coefs).max() < 0.4
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(st.integers(0, 1000))
 def test_who_is_shown_first_changes_the_side_alone(seed: int) -> None:
     rows = votes_of(200, 400, seed=seed)

@@ -15,6 +15,7 @@ import uvicorn
 
 from p2l.common.access import digest_of
 from p2l.inference import P2L
+from p2l.model import openvino
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_transformer
 from p2l.model.tokenizer import load_tokenizer
@@ -47,6 +48,19 @@ def make_model(
     model.save_pretrained(saved)
     tokenizer.save_pretrained(saved)
     return saved
+
+
+@pytest.fixture(scope="module", autouse=True)
+def children(warm_children: None) -> None:
+    """The child that tries the tokenizer of a model is a warm one."""
+
+
+@pytest.fixture(scope="module")
+def torch_alone() -> Iterator[None]:
+    """For tests of what is around a model: it is not laid out for OpenVINO, which takes most of the time of a load."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openvino, "is_installed", lambda: False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,8 @@ from tests.serving_process import serving
 __all__ = ["REDIS", "Load", "Service", "client_of", "load", "metric", "service_on_ray", "until"]
 
 KEY = {"api-key": "a key"}
+# Ray starts its own processes with the Python that it is started with, and knows them by their ids.
+_PYTHON = sys.executable
 REDIS = os.environ.get("P2L_TEST_REDIS", "redis://127.0.0.1:6379/0")
 
 
@@ -53,8 +55,7 @@ def service_on_ray(folder: Path, published: Path, workers: int, *more: str | Pat
     flags = ["--watch", published, *more, "--no-cuda", "--dtype", "float32"]
     flags += ["--host", "127.0.0.1", "--ray", "--workers", str(workers), "--cache-size", "0", "--score-cache", REDIS]
     keys = {"P2L_API_KEY": "a key", "P2L_ADMIN_KEY": "the-admin-key"}
-    # Ray starts its own processes with the Python that it is started with, and knows them by their ids.
-    with serving("p2l.endpoint", *flags, probe="/health", python=sys.executable, **keys) as (url, process):
+    with serving("p2l.endpoint", *flags, probe="/health", python=_PYTHON, **keys) as (url, process):
         yield Service(url, process, published, workers)
         processes = descendants(process.pid)
         process.terminate()

@@ -16,6 +16,8 @@ from p2l.model.checkpoint import revision_of, seal
 from p2l.serving.reload import Control
 from tests.p2l.serving.conftest import NAMES, make_model
 
+pytestmark = pytest.mark.usefixtures("torch_alone")  # what OpenVINO computes is served in test_contract.py
+
 
 class Gate:
     """Holds forward passes back until it is opened."""

@@ -90,7 +90,7 @@ def test_an_odd_prompt_gets_the_answer_of_the_model(shared, turn):
     np.testing.assert_allclose(found.json()["coefs"], shared.model.predict([[turn]]).coefs[0], atol=1e-5)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     route=st.sampled_from(["/predict", "/leaderboard", "/predict_batch", "/reload", "/models", "/health"]),
     name=st.sampled_from(["prompt", "prompts", "model_path", "other"]),

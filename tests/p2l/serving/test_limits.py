@@ -19,6 +19,8 @@ from p2l.serving.app import BatchRequest, PromptRequest
 from p2l.serving.batcher import Batcher, BatchLimits
 from tests.p2l.serving.conftest import Start
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 JSON = {"content-type": "application/json"}
 
 

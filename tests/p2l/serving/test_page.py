@@ -17,6 +17,8 @@ from p2l.serving.score_cache import Answer
 from tests.p2l.serving.conftest import NAMES, Running, Start
 from tests.p2l.serving.test_uncertainty import with_posterior
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 

@@ -13,10 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from p2l.common.errors import ConfigError
-from p2l.endpoint import main
 from p2l.model.checkpoint import revision_of, seal
-from tests.conftest import free_port
 from tests.p2l.serving import test_contract
 from tests.p2l.serving.conftest import Running
 from tests.p2l.serving.ray_service import (
@@ -29,6 +26,8 @@ from tests.p2l.serving.ray_service import (
     until,
 )
 from tests.processes import descendants
+
+pytestmark = pytest.mark.slow  # to start Ray alone takes half a minute; `p2l eval --ray` is among the quick tests
 
 # One suite over both: pytest finds the tests of the contract here too, with the fixture `shared` below. Those that send
 # hundreds of made-up requests are about the service behind the front, and run beside two replicas.
@@ -110,18 +109,3 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     whole = b"".join(raw[place : place + 4][::-1] for place in range(0, len(raw), 4))
     address = ipaddress.ip_address(whole)
     return getattr(address, "ipv4_mapped", None) or address
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["--max-workers", "2"], "--max-workers is of Ray Serve; add --ray"),
-        (["--models", "a=b"], "--models is of Ray Serve; add --ray"),
-        (["--ray", "--reload"], "leave out --reload or --ray"),
-        (["--ray", "--workers", "3", "--max-workers", "2"], "--max-workers 2 is less than --workers 3"),
-        (["--ray", "--models", "a=b", "a=c"], "an id is there twice"),
-    ],
-)
-def test_flags_that_contradict_each_other_are_refused(flags: list[str], text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        main(["-m", "any", "--host", "127.0.0.1", "--port", str(free_port()), *flags])

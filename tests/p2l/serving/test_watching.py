@@ -16,8 +16,12 @@ from p2l.serving.reload import load
 from p2l.serving.settings import Settings
 from p2l.serving.watching import Settled, Watch, newest_model
 
+pytestmark = pytest.mark.usefixtures("torch_alone")
+
 PROMPTS = [["what is 1 plus 2"], ["write a poem", "shorter"]]
-CHUNK = 3000
+CHUNK = 20_000
+"""Bytes that a copy writes between two moments; `SMALL_CHUNK` in the slow tests, so that there are more moments."""
+SMALL_CHUNK = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -52,33 +56,33 @@ def files_of(folder: Path) -> list[str]:
     return [*model_files(folder), *([MANIFEST_FILE] if (folder / MANIFEST_FILE).is_file() else [])]
 
 
-def in_place(source: Path, target: Path, names: list[str]) -> Iterator[None]:
+def in_place(source: Path, target: Path, names: list[str], chunk: int = CHUNK) -> Iterator[None]:
     """As `rsync --inplace`, or a slow `cp` over what is there: some bytes at a time."""
     for name in names:
         content = (source / name).read_bytes()
         with (target / name).open("r+b" if (target / name).exists() else "wb") as file:
-            for start in range(0, len(content), CHUNK):
-                file.write(content[start : start + CHUNK])
+            for start in range(0, len(content), chunk):
+                file.write(content[start : start + chunk])
                 file.flush()
                 yield
             file.truncate()
         yield
 
 
-def emptied_first(source: Path, target: Path, names: list[str]) -> Iterator[None]:
+def emptied_first(source: Path, target: Path, names: list[str], chunk: int = CHUNK) -> Iterator[None]:
     """As `cp -p`: each file is emptied, filled, and given the time of the source's."""
     for name in names:
         content = (source / name).read_bytes()
         with (target / name).open("wb") as file:
-            for start in range(0, len(content), CHUNK):
-                file.write(content[start : start + CHUNK])
+            for start in range(0, len(content), chunk):
+                file.write(content[start : start + chunk])
                 file.flush()
                 yield
         shutil.copystat(source / name, target / name)
         yield
 
 
-def by_renaming(source: Path, target: Path, names: list[str]) -> Iterator[None]:
+def by_renaming(source: Path, target: Path, names: list[str], _: int = CHUNK) -> Iterator[None]:
     """As `rsync -a`: each file is whole when it gets its name."""
     for name in names:
         shutil.copy2(source / name, target / f".{name}.part")
@@ -87,22 +91,25 @@ def by_renaming(source: Path, target: Path, names: list[str]) -> Iterator[None]:
         yield
 
 
-def with_room_ahead(source: Path, target: Path, names: list[str]) -> Iterator[None]:
+def with_room_ahead(source: Path, target: Path, names: list[str], chunk: int = CHUNK) -> Iterator[None]:
     """As tools that reserve room: every file has its size before its content."""
     for name in names:
         (target / name).touch()
         os.truncate(target / name, (source / name).stat().st_size)
         yield
-    yield from in_place(source, target, names)
+    yield from in_place(source, target, names, chunk)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize(
+    ("seed", "chunk"), [(0, CHUNK), *(pytest.param(seed, SMALL_CHUNK, marks=pytest.mark.slow) for seed in (0, 1, 2))]
+)
 @pytest.mark.parametrize("over_another", [False, True])
 @pytest.mark.parametrize("copy", [in_place, emptied_first, by_renaming, with_room_ahead])
 def test_a_sealed_model_is_loaded_right_or_not_at_all_at_every_moment_of_a_copy(
-    copy: Callable[[Path, Path, list[str]], Iterator[None]],
+    copy: Callable[[Path, Path, list[str], int], Iterator[None]],
     over_another: bool,
     seed: int,
+    chunk: int,
     old: Path,
     new: Path,
     tmp_path: Path,
@@ -116,7 +123,7 @@ def test_a_sealed_model_is_loaded_right_or_not_at_all_at_every_moment_of_a_copy(
         shutil.copytree(old, target, dirs_exist_ok=True)
     settings = Settings("", device="cpu", dtype="float32", watch=str(tmp_path))
     watch, revisions = Watch(tmp_path, {}, Clock()), set()
-    for _ in copy(new, target, names):
+    for _ in copy(new, target, names, chunk):
         for _ in range(2):  # it stalls for long enough
             if path := watch.look():
                 try:

@@ -104,7 +104,15 @@ def test_every_head_is_folded_into_its_weights(configure: Configure, tmp_path: P
         ("ba", "ba", {"linear_head_downsize_factor": 2}),
         ("rk", "grk", {"shared_level": True}),
     ):
-        settings = {**OVERFIT, "num_train_epochs": 3, "head_type": head, "loss_type": loss, "cross_fit": 2, **more}
+        settings = {
+            **OVERFIT,
+            "num_train_epochs": 1,
+            "batch_size": 60,
+            "head_type": head,
+            "loss_type": loss,
+            "cross_fit": 2,
+            **more,
+        }
         config = configure(**settings, proj_name=loss, train_data_path=str(votes), val_data_path=None)
         folder = train(str(config), RunOptions(eval_steps=1000, quiet=True))
         assert json.loads((folder / "comparison.json").read_text())["folds"] == 2

@@ -22,10 +22,11 @@ from route.evaluation.cost_curves import (
 )
 from route.evaluation.table import Floats
 from route.routing.optimizers import InfeasibleError, Problem, get
+from tests.conftest import seeds
 from tests.route.evaluation.routing_tables import known_table, random_table
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_each_prompt_is_a_request_to_the_routers_optimizer(seed: int) -> None:
     table, rng = random_table(seed=seed), np.random.default_rng(seed)
     costs, expected = table.costs.mean(axis=0), rng.random(table.scores.shape)
@@ -40,7 +41,7 @@ def test_each_prompt_is_a_request_to_the_routers_optimizer(seed: int) -> None:
             assert mixture.mean(costs[order]) <= limit * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_fast_form_for_tuning_earns_the_same(seed: int) -> None:
     table, rng = random_table(seed=seed), np.random.default_rng(seed)
     costs, expected = table.costs.mean(axis=0), rng.random(table.scores.shape)
@@ -66,7 +67,7 @@ def bought(expected: Floats, costs: Floats, limit: float) -> float:
     return -float(program.fun)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_budget_on_average_buys_what_the_linear_program_over_all_prompts_buys(seed: int) -> None:
     table, rng = random_table(24, seed=seed), np.random.default_rng(seed)
     costs, expected = table.costs.mean(axis=0), rng.random(table.scores.shape)

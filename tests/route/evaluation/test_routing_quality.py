@@ -16,6 +16,7 @@ from route.evaluation.report import write_results
 from tests.route.evaluation.routing_tables import answers, known_table
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs_from_start_to_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from route.keep import reservations
 from route.keep.database import Database
 from route.keep.ledger import KeyRecord, Ledger, Refusal, key_record
 from route.keep.reservations import LEASE_SECONDS, Reservation, Worst
+from tests.conftest import seeds
 from tests.route.keep.ledger_helpers import NOON, Clock, database, flushed, ledger, new_ledger, rows, worker
 from tests.route.keep.stores import Store, every_store
 
@@ -130,7 +131,7 @@ class Fleet:
 
 
 @every_store
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_no_workers_together_exceed_a_day(tmp_path: Path, seed: int) -> None:
     """Requests of any size, settled in any order for at most what was reserved, over three workers of one file."""
 

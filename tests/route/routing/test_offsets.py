@@ -8,6 +8,7 @@ import pytest
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.offsets import Offsets
 from route.routing.router import Router
+from tests.conftest import seeds
 
 MODELS = [RoutedModel(name, cost) for name, cost in (("a", 1.0), ("b", 1.0), ("c", 1.0), ("new", 1.0))]
 KNOWN = {"a": 0.0, "b": 0.5, "c": 1.0}
@@ -45,7 +46,7 @@ def test_nothing_is_moved_without_newcomers_and_ratings() -> None:
     assert offsets.apply(coefs) is coefs
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_newcomer_that_is_the_best_is_found_within_70_ratings(seed: int) -> None:
     router, offsets = make(seed=seed)
     use_until({**KNOWN, "new": 2.2}, router, offsets, "new", 70, seed)
@@ -53,14 +54,14 @@ def test_a_newcomer_that_is_the_best_is_found_within_70_ratings(seed: int) -> No
     assert chosen.count("new") >= len(chosen) / 2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_newcomer_that_is_bad_costs_little(seed: int) -> None:
     router, offsets = make(seed=seed)
     chosen = use_until({**KNOWN, "new": -1.5}, router, offsets, "new", 60, seed)
     assert chosen.count("new") < 0.2 * len(chosen)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_model_that_gets_worse_is_left_within_200_ratings(seed: int) -> None:
     """From 73 to 58 of 100 answers that are liked."""
     router, offsets = make(unknown=(), seed=seed)
