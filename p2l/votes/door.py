@@ -82,8 +82,8 @@ def open_votes_source(
     path = Path(source).expanduser() if isinstance(source, str | Path) else None
     if path is None or from_disk or is_lake(source) or not path.exists() or is_data_set(path):
         opened = open_source(source, split=split, from_disk=from_disk)
-        if is_lake(source) and kind is None and not columns:  # votes in the form of the schema, which we wrote
-            return opened
+        if path is not None and is_lake(source) and kind is None and not columns:
+            return opened  # votes in the form of the schema, which we wrote
         return _of_table(opened, Path(opened.name), kind, columns)
     if path.is_dir():
         return _of_folder(path, kind)
@@ -147,9 +147,9 @@ def _with_winners(table: Source) -> Source:
     first = next(iter(table.stream([*_VOTE_COLUMNS], _PEEKED_ROWS, with_faults=True)), None)
     if first is None or not _are_texts(first.batch):
         return table
-    columns = (first.batch.column("winner"), _outcomes(first.batch))
-    as_they_stand, by_meaning = (pc.sum(pc.is_in(column, pa.array(WINNERS))).as_py() or 0 for column in columns)
-    if by_meaning <= as_they_stand:
+    winner, sides = first.batch.column("winner"), pa.array(["model_a", "model_b"])
+    # A table in which some winners are sides already is of the schema: what else stands there is a fault.
+    if pc.any(pc.is_in(winner, sides)).as_py() or not pc.any(pc.is_in(_outcomes(first.batch), sides)).as_py():
         return table
 
     def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
