@@ -22,7 +22,7 @@ Shapes: J judges, S students, G groups of clusters.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -37,6 +37,7 @@ from coeval.analysis.panel import (
     length_worth,
     loadings,
     shared_errors,
+    within_students_of,
 )
 from coeval.analysis.statistics import Floats, grouped, holm, jackknifed, t_limits, two_sided
 from coeval.analysis.tables import JudgeName, Shown, barred, toned
@@ -194,11 +195,7 @@ def _limits_of_number(fit: Fit, chosen: npt.NDArray[np.intp], effective: float) 
     """Return 95 % limits of the effective number of some judges, over items."""
     rest = fit.table.scores - fit.table.length[:, None] * fit.judges.excess
     products = item_products(fit.table, rest[:, chosen], fit.counts[:, chosen])
-    clusters = int(fit.table.cluster.max(initial=-1)) + 1
-    cross, count = (np.zeros((clusters, *products.cross.shape[1:])) for _ in range(2))
-    np.add.at(cross, fit.table.cluster, products.cross)
-    np.add.at(count, fit.table.cluster, products.count)
-    cross, count = grouped(cross), grouped(count)
+    cross, count = (_by_cluster(fit, values) for values in (products.cross, products.count))
     cross, count = cross.sum(axis=0) - cross, count.sum(axis=0) - count
     with np.errstate(invalid="ignore", divide="ignore"):
         covariance = np.where(count > 1e-9, cross / count, np.nan)
@@ -371,37 +368,57 @@ def _rank_one(z: Floats, used: Mask, weights: Floats) -> Floats:
 
 
 def _verbosity(fit: Fit) -> Iterator[_Test]:
-    judges = fit.judges
+    """Test each judge's slope on length against what its sharpness and the others' slopes let expect.
+
+    Both are of scores about each judge's of a student and an item, since a scale with ends bends what a judge makes of
+    students who are far apart; the uncertainty of sharpness is in the jackknife.
+    """
+    table, judges = fit.table, fit.judges
     if int(judges.slope_influence.any(axis=1).sum()) < _MIN_CLUSTERS_FOR_TEST:
         return
-    informative = judges.information > 0
-    safe = np.where(informative, judges.sharpness, 1.0)
-    weight = judges.information / max(float(judges.information.sum()), 1e-300)
-    # Slopes are sums over clusters: their variances (J,) by the jackknife, and its degrees of freedom.
-    clusters = max(2, int(judges.slope_influence.any(axis=1).sum()))
-    variances, freedom = (judges.slope_influence**2).sum(axis=0) * clusters / (clusters - 1), float(clusters - 1)
+    rest = within_students_of(table, table.scores - table.length[:, None] * judges.slope, fit.counts)
+    products = item_products(table, rest, fit.counts)
+    cross, count = (_by_cluster(fit, values) for values in (products.cross, products.count))
+    slopes = judges.slope - grouped(judges.slope_influence)
+
+    def effects(slopes: Floats, cross: Floats, count: Floats) -> Floats:
+        """Return slopes (G, J) less what is expected of them."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            covariance = np.where(count > 1e-9, cross / count, np.nan)
+            sd = np.sqrt(np.maximum(np.nan_to_num(np.einsum("gjj->gj", covariance)), 0.0))
+            correlation = np.clip(covariance / (sd[:, :, None] * sd[:, None, :]), -1.0, 1.0)
+        reliability = loadings(correlation - judges.shared, count) * (sd > 0)
+        sharpness, noise = reliability * sd, sd**2 * np.maximum(1.0 - reliability**2, LEAST_NOISE)
+        worth = np.zeros(slopes.shape)
+        for group, (slope, sharp, rest) in enumerate(zip(slopes, sharpness, noise, strict=True)):
+            drawn = replace(judges, slope=slope, sharpness=sharp, noise=rest, counting=rest)
+            worth[group] = [length_worth(drawn, without=judge) for judge in range(len(slope))]
+        return slopes - sharpness * worth
+
+    whole, groups = (cross.sum(axis=0), count.sum(axis=0)), (cross, count)
+    total = effects(judges.slope[None], *(sums[None] for sums in whole))[0]
+    tested = jackknifed(total, effects(slopes, *(sums - part for sums, part in zip(whole, groups, strict=True))))
+    two = two_sided(total, tested.variance, tested.freedom)
+    p_values = np.where(total > 0, two / 2.0, 1.0 - two / 2.0)  # one-sided: for length, not against
     for judge in np.flatnonzero(judges.slope_influence.any(axis=0)).tolist():
-        others = weight * (np.arange(len(weight)) != judge)
-        if not others.any():
+        if not (judges.information * (np.arange(len(total)) != judge)).any():
             continue
-        others = others / others.sum()
-        effect = float(judges.slope[judge] - judges.sharpness[judge] * length_worth(judges, without=judge))
-        worth = float(((others / safe) ** 2 * variances).sum()) * float(judges.sharpness[judge]) ** 2
-        variance = float(variances[judge]) + worth
-        p_value = float(two_sided(effect, variance, freedom))
-        low, high = t_limits(effect, variance, freedom)
-        yield _Test(judge, VERBOSITY, effect, (float(low), float(high)), p_value)
+        limits = (float(tested.lower[judge]), float(tested.upper[judge]))
+        yield _Test(judge, VERBOSITY, float(total[judge]), limits, float(p_values[judge]))
+
+
+def _by_cluster(fit: Fit, values: Floats) -> Floats:
+    """Return sums of values by item (D, ...) over groups of clusters."""
+    sums = np.zeros((int(fit.table.cluster.max(initial=-1)) + 1, *values.shape[1:]))
+    np.add.at(sums, fit.table.cluster, values)
+    return grouped(sums)
 
 
 def _blunt(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
     judges = fit.judges
     rest = fit.table.scores - fit.table.length[:, None] * judges.excess
     products = item_products(fit.table, rest, fit.counts)
-    clusters = int(fit.table.cluster.max(initial=-1)) + 1
-    cross, count = (np.zeros((clusters, *products.cross.shape[1:])) for _ in range(2))
-    np.add.at(cross, fit.table.cluster, products.cross)
-    np.add.at(count, fit.table.cluster, products.count)
-    cross, count = grouped(cross), grouped(count)
+    cross, count = (_by_cluster(fit, values) for values in (products.cross, products.count))
     if len(cross) < _MIN_CLUSTERS_FOR_TEST:
         return
     b = judges.evidence

@@ -338,10 +338,7 @@ def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False
     slope, influence = _length_slopes(table, counts)
     rest = table.scores - table.length[:, None] * slope
     if within_students:
-        sizes = (len(table.items), table.students)
-        for judge in range(table.judges):
-            rows = counts[:, judge]
-            rest[rows, judge] = two_way(rest[rows, judge], table.item[rows], table.student[rows], sizes)
+        rest = within_students_of(table, rest, counts)
     products = item_products(table, rest, counts)
     covariance = products.covariance()
     variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))
@@ -366,6 +363,16 @@ def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False
         errors=error_correlation(shared, reliability),
     )
     return replace(judges, beta=length_worth(judges))
+
+
+def within_students_of(table: ScoreTable, scores: Floats, counts: Mask) -> Floats:
+    """Return scores (R, J) that count less each judge's effects of items and students."""
+    rest = scores.copy()
+    for judge in range(table.judges):
+        rows = counts[:, judge]
+        sizes = (len(table.items), table.students)
+        rest[rows, judge] = two_way(rest[rows, judge], table.item[rows], table.student[rows], sizes)
+    return rest
 
 
 def weighed_panel(judges: JudgeFit, means: Floats, sampling: Floats, items: float) -> JudgeFit:
