@@ -36,7 +36,9 @@ SETTINGS = (
     "missing",
     "missing by student",
     "two judges",
+    "two judges with strong tastes",
 )
+_TASTES = {"tastes": 0.4, "two judges": 0.2, "two judges with strong tastes": 0.5}  # standard deviations
 _SCORE_OF_QUALITY = 0.12  # score for a quality of 1, so that few scores meet an end of the scale
 
 
@@ -68,7 +70,7 @@ class Panel:
 def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, items: int = 80) -> Panel:
     """Draw a panel of a setting; six students, equal or between -0.6 and 0.6."""
     rng = np.random.default_rng(seed)
-    judges = 2 if setting == "two judges" else judges
+    judges = 2 if setting.startswith("two judges") else judges
     students = 6
     quality = np.zeros(students) if equal else rng.permutation(np.linspace(-0.6, 0.6, students))
     seen = quality + 0.6 * rng.normal(size=(items, 1)) + 0.6 * rng.normal(size=(items, students))
@@ -81,8 +83,8 @@ def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, it
     if setting == "copies with a taste":
         taste[:, 0] = 0.5 * rng.normal(size=students)
         taste[:, 1] = taste[:, 0]
-    if setting in ("tastes", "two judges"):
-        taste = (0.4 if setting == "tastes" else 0.2) * rng.normal(size=(students, judges))
+    if setting in _TASTES:
+        taste = _TASTES[setting] * rng.normal(size=(students, judges))
     if setting == "families":
         common = rng.normal(size=(items, students, 3))[..., np.arange(judges) // 2]
         errors = noise * (0.75 * common + np.sqrt(1 - 0.75**2) * rng.normal(size=errors.shape))

@@ -393,7 +393,7 @@ def _verbosity(fit: Fit) -> Iterator[_Test]:
         for group, (slope, sharp, rest) in enumerate(zip(slopes, sharpness, noise, strict=True)):
             drawn = replace(judges, slope=slope, sharpness=sharp, noise=rest, counting=rest)
             worth[group] = [length_worth(drawn, without=judge) for judge in range(len(slope))]
-        return slopes - sharpness * worth
+        return np.asarray(slopes - sharpness * worth)
 
     whole, groups = (cross.sum(axis=0), count.sum(axis=0)), (cross, count)
     total = effects(judges.slope[None], *(sums[None] for sums in whole))[0]

@@ -330,7 +330,7 @@ def loadings(correlation: Floats, count: Floats) -> Floats:
         r = new
         if done:
             break
-    return np.where(r > _LEAST_LOADING, r, 0.0)  # steps halve what goes to 0
+    return r * (r > _LEAST_LOADING)  # steps halve what goes to 0
 
 
 def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False) -> JudgeFit:
@@ -367,7 +367,7 @@ def fit_judges(table: ScoreTable, counts: Mask, *, within_students: bool = False
 
 def within_students_of(table: ScoreTable, scores: Floats, counts: Mask) -> Floats:
     """Return scores (R, J) that count less each judge's effects of items and students."""
-    rest = scores.copy()
+    rest: Floats = scores.copy()
     for judge in range(table.judges):
         rows = counts[:, judge]
         sizes = (len(table.items), table.students)

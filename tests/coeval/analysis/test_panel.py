@@ -52,6 +52,18 @@ def test_sharp_judges_among_blunt_ones_are_no_copies() -> None:
     assert not shared_errors(correlation, np.full(correlation.shape, 1e4)).any()
 
 
+def test_judges_beside_one_who_sees_nothing_are_no_copies() -> None:
+    quality = np.array([0.8, 0.8, 0.8, 0.0])
+    correlation = np.outer(quality, quality)
+    np.fill_diagonal(correlation, 1.0)
+    assert not shared_errors(correlation, np.full(correlation.shape, 1e4)).any()
+
+
+def test_two_judges_with_tastes_tell_no_equals_apart() -> None:
+    stars = [has_star(fit_of(planted("two judges with strong tastes", seed, equal=True))) for seed in range(20)]
+    assert sum(stars) <= 3  # one judge alone is no panel whose tastes are known
+
+
 def test_two_copies_count_about_once_and_take_no_panel() -> None:
     taus, plain, weights = [], [], []
     for seed in range(8):
