@@ -1,0 +1,96 @@
+"""The endpoint for long: memory, threads and open files stay what they were when it had warmed up.
+
+`P2L_FAULT_MOMENTS` times 5,000 requests: 100,000 in `make test-nightly`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.e2e.test_faults import MOMENTS
+from tests.p2l.serving.conftest import make_model
+from tests.processes import descendants
+from tests.serving_process import serving
+
+NUMBER = 5_000 * MOMENTS
+PARTS = 10
+CLIENTS = 4
+WORDS = ("what", "is", "a", "poem", "on", "12", "plus", "bees", "write", "long", "why", "how", "in", "code", "river")
+# What an allocator may add without a leak: twenty looks of one run differ by a few MiB.
+SLACK_KIB, SLACK_SHARE = 12 << 10, 0.05
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process and those that it has started hold."""
+
+    kib: int
+    threads: int
+    files: int
+
+    @classmethod
+    def of(cls, pid: int) -> Usage:
+        kib = threads = files = 0
+        for each in (pid, *descendants(pid)):
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{each}/status").read_text().splitlines())
+            kib += int(status["VmRSS"].split()[0])
+            threads += int(status["Threads"])
+            files += len(list(Path(f"/proc/{each}/fd").iterdir()))
+        return cls(kib, threads, files)
+
+
+def assert_flat(usages: list[Usage]) -> None:
+    """No more at the end than after the first tenths, in which caches fill."""
+    print([(one.kib >> 10, one.threads, one.files) for one in usages])
+    assert usages[0].threads > 1, "this is the service, and not what has started it"
+    warm = usages[: len(usages) // 2]
+    most = max(one.kib for one in warm)
+    assert usages[-1].kib <= most * (1 + SLACK_SHARE) + SLACK_KIB, usages
+    assert usages[-1].threads <= max(one.threads for one in warm), usages
+    assert usages[-1].files <= max(one.files for one in warm), usages
+
+
+def ask(url: str, number: int, seed: int, failures: list[str]) -> None:
+    """Ask for so many prompts, no two alike, over one connection after another."""
+    parts, draw = urlsplit(url), random.Random(seed)
+    for begun in range(0, number, 100):
+        client = http.client.HTTPConnection(parts.netloc, timeout=120)
+        for _ in range(min(100, number - begun)):
+            prompt = " ".join(draw.choices(WORDS, k=draw.randint(1, 40))) + f" {draw.random()}"
+            body = json.dumps({"prompt": [prompt]})
+            client.request("POST", "/predict", body, {"content-type": "application/json", "api-key": "k"})
+            reply = client.getresponse()
+            content = reply.read()
+            if reply.status != 200 or b"coefs" not in content:
+                failures.append(f"{reply.status} {content[:100]!r}")
+        client.close()
+
+
+@pytest.mark.slow
+def test_an_endpoint_holds_no_more_after_many_requests(tmp_path: Path) -> None:
+    folder, log = make_model(tmp_path, seed=1), tmp_path / "log"
+    failures: list[str] = []
+    usages = []
+    flags = ("-m", folder, "--no-cuda", "-a", "k", "--host", "127.0.0.1")
+    with serving("p2l.endpoint", *flags, probe="/health", log=log, python=sys.executable) as (url, process):
+        for part in range(PARTS):
+            clients = [
+                threading.Thread(target=ask, args=(url, NUMBER // PARTS // CLIENTS, CLIENTS * part + seed, failures))
+                for seed in range(CLIENTS)
+            ]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            usages.append(Usage.of(process.pid))
+    assert failures == []
+    assert_flat(usages)
