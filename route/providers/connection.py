@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
-from urllib.parse import urlsplit
 
 import aiohappyeyeballs
 import httptools
@@ -33,7 +32,6 @@ _MOST_UNREAD_BYTES = 2**18  # beyond which a provider has to wait
 _UNPACKED_BYTES = 2**17  # at once, of a compressed answer
 _MOST_HEADER_BYTES = 2**16
 _OTHER_ADDRESS_SECONDS = 0.25  # after which another address of the host is tried beside the first
-_PORTS = {"http": 80, "https": 443}
 _UNPACKABLE = ("gzip", "deflate", "x-gzip")
 _GZIP_OR_ZLIB_BITS = 47
 _WITHOUT_BODY = (204, 304)
@@ -287,19 +285,17 @@ class Connections:
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         """Open none yet; each request has these headers."""
-        parts = urlsplit(url)
-        self._scheme, self._host = parts.scheme, parts.hostname or ""
-        self._port = parts.port or _PORTS[parts.scheme]
+        address = URL(url)
+        self._origin = _origin_of(url)
         self._headers = {name.lower(): value for name, value in headers.items()}
-        self._headers["host"] = parts.netloc.rpartition("@")[2]
+        self._headers["host"] = address.host_port_subcomponent or ""
         self._all: set[_Connection] = set()
         self._idle: list[_Connection] = []
         self._tls: ssl.SSLContext | None = None
 
     def reaches(self, url: str | URL) -> bool:
         """Return whether an address lies there."""
-        origin = _origin_of(url) if isinstance(url, str) else (url.scheme, url.host, url.port)
-        return origin == (self._scheme, self._host, self._port)
+        return _origin_of(str(url)) == self._origin
 
     async def request(
         self, method: str, url: str | URL, body: bytes, headers: Mapping[str, str] | None, connect_seconds: float
@@ -326,17 +322,18 @@ class Connections:
 
     async def _open(self, seconds: float) -> _Connection:
         loop = asyncio.get_running_loop()
+        scheme, host, port = self._origin
         tls = None
-        if self._scheme == "https":
+        if scheme == "https":
             tls = self._tls = self._tls or ssl.create_default_context()
         try:
             with time_limit(seconds, UnreachableError("no connection in time")):
-                found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 opened = await aiohappyeyeballs.start_connection(
                     found, happy_eyeballs_delay=_OTHER_ADDRESS_SECONDS, loop=loop
                 )
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                name = self._host if tls is not None else None
+                name = host if tls is not None else None
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self), sock=opened, ssl=tls, server_hostname=name
                 )
@@ -368,7 +365,7 @@ class Connections:
 @lru_cache(maxsize=256)
 def _origin_of(url: str) -> tuple[str, str | None, int | None]:
     address = URL(url)
-    return address.scheme, address.host, address.port
+    return address.scheme, address.raw_host, address.port
 
 
 @lru_cache(maxsize=256)
