@@ -283,7 +283,8 @@ def test_a_provider_that_fails_leaves_a_gap_that_the_next_start_fills(tmp_path: 
     models.append(model("cow", server, roles=["judge"], text="Great!"))
     assert coeval("run", "--config", write_config(tmp_path, models)) == 1
     run = run_of(tmp_path)
-    assert calls(server)["cow evaluate_single"] == 3 * 8  # each malformed judgement is asked for three times
+    # Each malformed judgement is asked for three times, but a judge rests after twenty without a usable one.
+    assert 20 <= calls(server)["cow evaluate_single"] <= 3 * 8
     failed = [record for record in records(run, "evaluation") if record.get("status") == "failed"]
     assert len(failed) == 8
     assert all((record["scores"], record["judge_model_id"]) == ({}, "cow") for record in failed)
