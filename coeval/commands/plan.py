@@ -278,9 +278,10 @@ def wizard_main(argv: Sequence[str] | None = None) -> int:
     if arguments.out.exists() and not arguments.overwrite:
         flags.error(f"--out {arguments.out} is there already; choose another name, or add --overwrite to replace it")
     from coeval.config.loading import load_config
-    from coeval.planning.estimate import dollars, estimate_text, minutes, static_estimate
+    from coeval.planning.estimate import estimate_text, minutes, static_estimate
     from coeval.planning.wizard import Wizard, config_text
     from p2l.common.files import atomic_path, check_can_write
+    from p2l.common.report.tables import dollars_text
 
     keys, out = keys_of(arguments.keys), check_can_write(arguments.out, arguments.answers)
     wizard = Wizard(_answers(arguments.answers), print, keys)
@@ -290,9 +291,8 @@ def wizard_main(argv: Sequence[str] | None = None) -> int:
     with atomic_path(out) as temporary:
         temporary.write_text(config_text(task, models, experiment, ""), encoding="utf-8")
         costs = static_estimate(load_config(temporary, keys=keys, fresh=False))
-        summary = (
-            f"{costs['total_calls']:,} calls, {dollars(costs['total_cost_usd'])}, {minutes(costs['total_time_min'])}"
-        )
+        amounts = (dollars_text(costs["total_cost_usd"]), minutes(costs["total_time_min"]))
+        summary = ", ".join((f"{costs['total_calls']:,} calls", *amounts))
         temporary.write_text(config_text(task, models, experiment, f"Planned: {summary}."), encoding="utf-8")
     print(estimate_text(costs))
     print(f"written: {out}\ngo on with: coeval run --config {out}")

@@ -18,6 +18,7 @@ from coeval.interfaces import INTERFACES, PRICES, batch_discount, in_flight, is_
 from coeval.planning.counting import TOKENS, Remaining, Work, remaining
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.storage.run import Run
+from p2l.common.report.tables import dollars_text
 from p2l.common.text_table import text_table
 
 
@@ -72,11 +73,11 @@ def estimate_text(estimate: Mapping[str, Any]) -> str:
     """Format an estimate as tables: totals, then by phase, provider and model."""
     what = "What is left" if estimate["is_remaining_estimate"] else "Estimate"
     head = (
-        f"{what}: {estimate['total_calls']:,} calls, {dollars(estimate['total_cost_usd'])}, "
+        f"{what}: {estimate['total_calls']:,} calls, {dollars_text(estimate['total_cost_usd'])}, "
         f"about {minutes(estimate['total_time_min'])}"
     )
     if estimate["batch_savings_usd"]:
-        head += f"; batches save {dollars(estimate['batch_savings_usd'])}"
+        head += f"; batches save {dollars_text(estimate['batch_savings_usd'])}"
     models = [row for name, part in estimate["per_model"].items() for row in _model_rows(name, part)]
     parts = [
         head,
@@ -84,7 +85,7 @@ def estimate_text(estimate: Mapping[str, Any]) -> str:
             grid(
                 (kind, "calls", "cost", "time"),
                 [
-                    (name, f"{part['calls']:,}", dollars(part["cost_usd"]), minutes(part["time_min"]))
+                    (name, f"{part['calls']:,}", dollars_text(part["cost_usd"]), minutes(part["time_min"]))
                     for name, part in estimate[f"per_{kind}"].items()
                 ],
             )
@@ -103,7 +104,7 @@ def _model_rows(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, ...]]
         yield (
             f"{name}: {provider_name}" if provider_name else name,
             f"{share['estimated_calls']:,}",
-            dollars(share["cost_usd"]),
+            dollars_text(share["cost_usd"]),
             f"{share['price_input_per_m']:g}",
             f"{share['price_output_per_m']:g}",
             f"{part['tokens_per_second']:,.0f}",
@@ -120,11 +121,6 @@ def _notes(models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if part["sample_error"]:
             reasons.setdefault(part["sample_error"], []).append(name)
     yield from (f"speed guessed of {', '.join(names)}: {why}" for why, names in reasons.items())
-
-
-def dollars(amount: float) -> str:
-    """Format dollars with cents, and amounts below a dollar with four decimals."""
-    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
 
 
 def minutes(amount: float) -> str:

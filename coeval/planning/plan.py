@@ -12,13 +12,13 @@ from coeval.interfaces import price_of
 from coeval.judging.prompts import grading_text, shown_template
 from coeval.phases.progress import time_text
 from coeval.planning.counting import Remaining, Work, remaining
-from coeval.planning.estimate import dollars, grid, minutes, static_estimate, text_grid
+from coeval.planning.estimate import grid, minutes, static_estimate, text_grid
 from coeval.planning.gaps import WORDS, progress_of
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role, Sampling, Task, description_of, weight_of
 from coeval.storage.meta import Meta
 from coeval.storage.records import is_failed, read_json, read_records
 from coeval.storage.run import KINDS_OF, Run
-from p2l.common.report.tables import Cell, Column, Table, render
+from p2l.common.report.tables import Cell, Column, Table, dollars_text, render
 
 _PHASE_HEADS = {
     "attribute_mapping": "attributes",
@@ -235,7 +235,7 @@ def description_page(config: Config, probed: Mapping[str, str] | None = None) ->
         ),
         budget=_budget(config),
         costs=[_costs("Phase", estimate["per_phase"]), _costs("Provider", estimate["per_provider"])],
-        savings=dollars(estimate["batch_savings_usd"]) if estimate["batch_savings_usd"] else "",
+        savings=dollars_text(estimate["batch_savings_usd"]) if estimate["batch_savings_usd"] else "",
         limits=_limits(config),
         notes=list(config.notes),
         probed=probed is not None,
@@ -252,7 +252,7 @@ def _facts(config: Config, estimate: Mapping[str, Any]) -> list[tuple[str, str]]
         ("Tasks", f"{len(config.tasks)}"),
         ("Items", f"{items:,}"),
         ("Calls", f"{estimate['total_calls']:,}"),
-        ("Expected cost", dollars(estimate["total_cost_usd"])),
+        ("Expected cost", dollars_text(estimate["total_cost_usd"])),
         ("Expected time", minutes(estimate["total_time_min"])),
         ("Stored in", str(config.experiment.folder)),
     ]
@@ -281,7 +281,7 @@ def _models(config: Config, estimate: Mapping[str, Any], probed: Mapping[str, st
             share = of_model["models"].get(model_id, of_model)
             row: list[Any] = [model.name, model.interface, model_id, ", ".join(roles), _parameters(model)]
             row += [price.input, price.output, share["estimated_calls"]]
-            row.append(Cell(dollars(share["cost_usd"]), share["cost_usd"]))
+            row.append(Cell(dollars_text(share["cost_usd"]), share["cost_usd"]))
             if probed is not None:
                 state = probed.get(model.name, "not asked")
                 row.append(Cell(state, state, "good" if state == "ok" else "bad" if model.name in probed else "quiet"))
@@ -388,7 +388,7 @@ def _costs(what: str, parts: Mapping[str, Any]) -> Table:
     return Table.of(
         (Column(what, number=False), list(parts)),
         (Column("Calls"), [share["calls"] for share in parts.values()]),
-        (Column("Cost"), [Cell(dollars(share["cost_usd"]), share["cost_usd"]) for share in parts.values()]),
+        (Column("Cost"), [Cell(dollars_text(share["cost_usd"]), share["cost_usd"]) for share in parts.values()]),
         (Column("Time"), [Cell(minutes(share["time_min"]), share["time_min"]) for share in parts.values()]),
     )
 
@@ -398,7 +398,7 @@ def _limits(config: Config) -> list[tuple[str, str]]:
     concurrency = run.concurrency if isinstance(run.concurrency, int) else dict(run.concurrency)
     limits = [
         ("Resumed from", run.resume_from or ""),
-        ("Budget", dollars(run.budget_usd) if run.budget_usd else "none"),
+        ("Budget", dollars_text(run.budget_usd) if run.budget_usd else "none"),
         ("Judging ends", f"when first place is decided at {run.stop_at:.0%}" if run.stop_at is not None else ""),
         ("Calls in flight", str(concurrency) if isinstance(concurrency, int) else _pairs(concurrency)),
         ("Calls a minute", _pairs(run.rate_limit)),

@@ -37,6 +37,7 @@ Ask = Callable[[Request, list[list[str]]], Awaitable[tuple[P2L, list[Answer]]]]
 _OTHER_FIELDS = 20  # of the form, besides turns
 _MAX_KEY_BYTES = 4096
 _EXAMPLES_PER_REQUEST = 8  # so that prompts of users get between
+_FIRST_ROWS = 30  # of a board of hundreds of models, until all are asked for
 
 
 @dataclass
@@ -48,6 +49,8 @@ class _Form:
     filter: str = ""
     is_compared: bool = False
     is_json: bool = False
+    is_long: bool = False
+    """Every model is shown, not the first alone."""
     new: str = ""
     """The field that was added last, which gets the focus: turn or other."""
 
@@ -64,6 +67,7 @@ class _Form:
         form = cls(fields.get("turn", []), fields.get("other", []), fields.get("filter", [""])[-1])
         form.is_compared = bool(form.others)
         form.is_json = fields.get("as") == ["json"]
+        form.is_long = "all" in fields.get("models", [])
         form._press(fields)
         return form
 
@@ -199,14 +203,13 @@ class Page:
     @property
     def _empty(self) -> dict[str, Any]:
         """Every name that the templates use: one that is missing is an error there."""
-        names = ("boards", "rows", "moved", "reference", "revision", "total", "asked")
+        names = ("boards", "rows", "left_out", "is_long", "moved", "reference", "revision", "total", "asked")
         return dict.fromkeys(names) | {
             "rate_svg": lambda row, has_mark: interval_svg(
                 row.rate, row.lower, row.upper, row.global_rate if has_mark else None
             ),
             "change": _change,
             "share_svg": share_svg,
-            "is_shown": lambda _: True,
             "title": "Prompt to leaderboard",
             "problem": "",
         }
@@ -223,14 +226,17 @@ class Page:
         # Each row of the first board with the same model's row of the second.
         seconds = {row.model: row for row in boards[1].rows} if len(boards) == 2 else {}
         words = form.filter.casefold().split()
+        rows = [row for row in boards[0].rows if all(word in row.model.casefold() for word in words)]
+        shown = rows if form.is_long else rows[:_FIRST_ROWS]
         return {
             "boards": boards,
-            "rows": [(row, seconds.get(row.model)) for row in boards[0].rows],
+            "rows": [(row, seconds.get(row.model)) for row in shown],
+            "left_out": len(rows) - len(shown),
+            "is_long": form.is_long,
             "moved": moves(boards[0], boards[1]) if len(boards) == 2 else [],
             "reference": reference,
             "revision": model.revision,
             "total": len(model.model_list),
-            "is_shown": lambda name: all(word in name.casefold() for word in words),
             "asked": bool(answers),
         }
 

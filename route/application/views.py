@@ -171,7 +171,7 @@ def _frontier(points: Mapping[str, tuple[float, float]], mark: tuple[float, floa
     scores = np.array([points[name][1] for name in names])
     corners = set(hull(scores, costs)) if names else set()
     dots = [Dot(name, *points[name], place in corners) for place, name in enumerate(names)]
-    return frontier_svg(dots, mark, x="cost of an answer", y="expected score", title=f"Cost and quality, {what}")
+    return frontier_svg(dots, mark, x="cost of an answer, $", y="expected score", title=f"Cost and quality, {what}")
 
 
 def _mean(number: int, total: float) -> float:

@@ -175,6 +175,15 @@ def number_text(value: float | None, digits: int | None = None) -> str:
     return text.replace("-", "−") if float(text.replace(",", "")) else text.replace("-", "")
 
 
+def dollars_text(amount: float) -> str:
+    """Format dollars with cents, and amounts below a dollar with three significant digits."""
+    if not 0 < abs(amount) < 1:
+        return f"${amount:,.2f}"
+    decimals = 2 - math.floor(math.log10(abs(amount)))
+    whole, _, fraction = f"{amount:.{decimals}f}".partition(".")
+    return f"${whole}.{fraction.rstrip('0').ljust(2, '0')}"
+
+
 # Templates to pages.
 #
 # `base.html` is a template of this package, `my_package/report.html` one in the folder `templates` of `my_package`; so
@@ -225,7 +234,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"anchor": anchor, "number": number_text}
+    environment.filters |= {"anchor": anchor, "number": number_text, "dollars": dollars_text}
     return environment
 
 

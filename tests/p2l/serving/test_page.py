@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import httpx2
@@ -12,6 +13,7 @@ from p2l.common.errors import InputError
 from p2l.common.pages import Sessions, asset_urls
 from p2l.inference import P2L
 from p2l.likelihood import win_rates, win_rates_if
+from p2l.public import PUBLIC
 from p2l.serving.boards import read_clusters, reference_of, topics
 from p2l.serving.score_cache import Answer
 from tests.p2l.serving.conftest import NAMES, Running, Start
@@ -68,6 +70,23 @@ def test_the_board_is_that_of_the_api(start: Start, folder: Path, tmp_path: Path
         assert row["lower"] < row["win_rate"] < row["upper"]
     both = post(server, "turn=one&other=two&as=json").json()
     assert [board["prompt"] for board in both] == [["one"], ["two"]]
+
+
+def test_a_board_of_hundreds_shows_its_first_models_until_all_are_asked_for(start: Start) -> None:
+    server = start(model_path=PUBLIC)
+    names = [row["model"] for row in post(server, "turn=Prove+it.&as=json").json()["leaderboard"]]
+
+    def shown(body: str) -> list[str]:
+        return re.findall(r'<th scope="row">(.*?)</th>', post(server, body).text)
+
+    first = shown("turn=Prove+it.")
+    assert first == names[: len(first)]
+    assert len(first) < 50
+    assert f"Show {len(names) - len(first)} more" in post(server, "turn=Prove+it.").text
+    assert shown("turn=Prove+it.&models=all") == names
+    # A filter looks through all of them, and what was unfolded stays so while a prompt is typed.
+    assert names[-1] in shown(f"turn=Prove+it.&filter={names[-1]}")
+    assert 'name="models" value="all"' in post(server, "turn=Prove+it.&models=all").text
 
 
 def test_a_model_without_a_posterior_shows_no_intervals(start: Start) -> None:
