@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +22,30 @@ _PAGE = Path(__file__).parent.parent / "docs" / "evaluate" / "public-model.md"
 _FOLDS = 5
 
 
-def write_card(
-    votes: Frame, left_out: list[str], joint: SourceFit, levels: Mapping[str, float], run: Path, made: str
-) -> None:
-    """Write the card into the documentation."""
+@dataclass(frozen=True)
+class Overall:
+    """The overall board of all models, on the scale of people's votes."""
+
+    coefs: dict[str, float]
+    """Logits of each model."""
+    eta: float
+    new: list[str]
+    """Models that only sets without texts have."""
+    joint: SourceFit
+    """The joint leaderboard of all sets that are votes."""
+
+
+def write_card(votes: Frame, left_out: list[str], overall: Overall, run: Path, made: str, unused: Frame) -> None:
+    """Write the card into the documentation; `unused` votes of people are those that the overall board did not see."""
     models = sorted({*votes.model_a, *votes.model_b})
     losses = held_out(run, models)
-    judges = {judge.judge: judge for judge in joint.judges}
+    judges = {judge.judge: judge for judge in overall.joint.judges}
     rows = []
     for source in sources():
         if source.name in left_out:
             continue
         judge = judges.get(source.name)
-        sharp = "1 (reference)" if judge is None else f"{judge.scale:.2f}"
+        sharp = "1 (people)" if judge is None else f"{judge.scale:.2f}"
         sharp = "from the board" if source.name == "boards2026" else sharp
         of_source = votes[votes.dataset == source.name]
         size = (
@@ -47,13 +58,13 @@ def write_card(
     text = _CARD.format(
         made=made,
         models=len(models),
-        levels=len(levels),
+        levels=len(overall.new),
         votes=f"{len(votes):,}",
         prompts=f"{votes.prompt.map(tuple).nunique():,}",
         sources="\n".join(rows),
         gone=gone,
         losses="\n".join(losses),
-        level_sd=f"{np.median(list(levels.values())) * 400 / np.log(10):.0f}",
+        of_people=loss_of_people(overall, unused),
     )
     _PAGE.write_text(text, encoding="utf-8")
 
@@ -116,6 +127,23 @@ def held_out(run: Path, models: list[str]) -> list[str]:
     return table
 
 
+def loss_of_people(overall: Overall, unused: Frame) -> str:
+    """Return a sentence on votes of people: the loss of the overall board, and of one fitted to these votes."""
+    likelihood = get("grk")
+    models = list(overall.coefs)
+    place = {name: number for number, name in enumerate(models)}
+    a, b = (unused[side].map(place).to_numpy() for side in ("model_a", "model_b"))
+    winner = unused.winner.map({name: number for number, name in enumerate(WINNERS)}).to_numpy()
+    labels = np.stack([np.where(winner == 1, b, a), np.where(winner == 1, a, b), np.maximum(winner - 1, 0)], axis=1)
+    own = fit(a, b, winner, models=models, likelihood=likelihood.name, intervals=None)
+    boards = ((np.array(list(overall.coefs.values())), overall.eta), (own.coefs, own.eta), (0 * own.coefs, own.eta))
+    losses = [_losses(np.tile(coefs, (len(a), 1)), np.full(len(a), eta), labels).mean() for coefs, eta in boards]
+    return (
+        f"Of {len(unused):,} votes of people in the arena that it was not fitted to, the overall board has a loss of "
+        f"{losses[0]:.4f}, a board fitted to these very votes {losses[1]:.4f}, no board {losses[2]:.4f}."
+    )
+
+
 def _losses(coefs: Floats, eta: Floats, labels: npt.NDArray[np.int64]) -> Floats:
     """Return the loss (N,) of votes under grk."""
     return np.asarray(vote_losses(get("grk"), coefs, labels, eta, None), dtype=np.float64)
@@ -127,8 +155,10 @@ A small P2L of real LLMs is part of the package. `p2l leaderboard "PROMPT"` with
 `p2l.P2L.public()` and a router without a P2L of its own read with it, and say so in a line. It was made on {made} by
 `python -m tools.public_model` from the public sets below, whose licences allow it.
 
-It knows {models} models by {votes} votes on {prompts} prompts, and {levels} newer ones by their level alone. Its
-encoder is the one of the extra `encoder`; the trained layers are less than five megabytes.
+It knows {models} models by {votes} votes on {prompts} prompts, and {levels} newer ones by their place on public
+boards. Its encoder is the one of the extra `encoder`; the trained layers are less than five megabytes.
+With the extra `light` or `cpu` it answers on a CPU without torch: OpenVINO reads, NumPy does the rest
+([installation](../start/install.md)).
 
 ```python
 from p2l import P2L
@@ -139,9 +169,11 @@ print(model.leaderboard("Prove that 17 is prime.").head())
 
 ## Where it is from
 
-Sets are joined on one scale: graded answers and votes differ in how high they mark (a level and a share of ties for
-each set) and in how sharply they tell models apart (sharpness, beside that of the first). Names are joined by
-`p2l/public/names.yaml`, sets are listed in `p2l/public/sources.yaml`.
+The overall board is on the scale of people's votes in the arena. The other sets have beside it how high they mark (a
+level and a share of ties), how sharply they tell models apart, and tastes of their own for models, all fitted together:
+a model that only answered graded questions stands as far from the others as such a result is worth to people. A prompt
+like the graded ones gets a board of its own, by right answers. Names are joined by `p2l/public/names.yaml`, sets are
+listed in `p2l/public/sources.yaml`.
 
 | set | licence | date | votes | sharpness |
 |---|---|---|---|---|
@@ -157,17 +189,16 @@ Loss in nats a vote, on prompts that neither had seen (five folds by prompt), be
 |---|---:|---:|---:|---|
 {losses}
 
+{of_people}
+
 ## What it does not know
 
-- What people prefer in poems, small talk or advice from a model of 2024 or later: the sets with such prompts have
-  models of 2023. Mathematics, code, and questions with an answer make up most of it. A prompt unlike all of them gets
-  the overall board, and the board says so.
-- Anything but the level of the {levels} models that only the arena's sets have: they follow the mean of the others from
-  prompt to prompt. Their levels are uncertain by about {level_sd} points besides, because few models join both scales.
-- Which models were tried on such prompts. Familiarity says how near a prompt is to those that were read, whatever LLMs
-  answered them: requests without a right answer (poems, small talk) have votes on models of 2023 alone, and the newer
-  models stand there where right answers put them. Of fifty prompts that people typed all have the same model first.
-- Right answers are most of what it was trained on. A model that explains badly and is right stands high.
+- What people prefer in one poem, or in one piece of advice, rather than another. Requests without a right answer have
+  votes on models of 2023 alone, so that the others stand where the overall board has them, and the board says so.
+  `familiarity` is the share of the board that is the prompt's own, in the mean over models.
+- How the {levels} models that only the arena's sets have answer graded questions: they go from prompt to prompt as
+  models of their level go, with an interval as wide as that guess.
+- How old and new models compare: few models have both graded answers and votes of the arena's newest years.
 - The votes of the arena stand under its own rules; the public board of 2026 is a copy of published scores, not votes.
 
 ## Made from other votes

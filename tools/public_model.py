@@ -1,11 +1,12 @@
-"""Make the public model of `p2l/public`: `python -m tools.public_model --data FOLDER`, some fifteen minutes.
+"""Make the public model of `p2l/public`: `python -m tools.public_model --data FOLDER`, some twenty minutes.
 
 The votes of all sets with texts train a reader by `p2l train`, with a level, a share of ties and a lean for each set as
-covariates. One leaderboard is then fitted to all sets together, those without texts too, in which each has a sharpness
-as well (`p2l.people`); it gives the levels of models that only sets without texts have. These get a row that follows
-the mean of the others from prompt to prompt, with an interval as wide as that guess.
+covariates. One leaderboard is then fitted to all sets together, those without texts too, on the scale of people's votes
+in the arena; the others have a level, a sharpness and tastes of their own beside it (`p2l.people`). It is the overall
+board. A prompt gets a board of its own where graded answers to prompts like it tell one; a model that only sets without
+texts have goes there as models of its level go, with an interval as wide as that guess.
 
-Shapes: M models with texts, L models without, R components of the posterior.
+Shapes: M models with texts, L models without, R components of the posterior, K its points.
 """
 
 from __future__ import annotations
@@ -14,53 +15,37 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
-from p2l.common.errors import InputError
-from p2l.leaderboard import Leaderboard
+from p2l import P2L
 from p2l.model.model import P2LModel, write_folder
-from p2l.model.posterior import SHAPES, Posterior
+from p2l.model.posterior import Posterior
 from p2l.model.tokenizer import load_tokenizer
-from p2l.people import SourceFit
 from p2l.people.runs import sources_of
 from p2l.public.model import pack
-from p2l.training.selection import one_leaderboard
-from p2l.training.train_config import load_config
 from p2l.votes import open_votes
-from tools.public_card import write_card
-from tools.public_votes import Frame, arena_votes, newest_board, public_votes
+from tools.public_card import Overall, write_card
+from tools.public_votes import Frame, arena_votes, newest_board, public_votes, sources
 
-Floats = npt.NDArray[np.float64]
 _SEED = 42
-_REFERENCE = "zeroeval"
-"""The set on whose scale the joint leaderboard stands; the others have a level and a sharpness beside it."""
+_PEOPLE = "arena140k"
+"""The set on whose scale the overall board stands: votes of people on what they ask themselves."""
 _ARENA_VOTES = 15_000
 _POINTS_PER_LOGIT = 400 / np.log(10)
 
 
-@dataclass(frozen=True)
-class Levels:
-    """Models without texts: their place beside the mean of the M models with texts, in logits."""
-
-    shifts: dict[str, float]
-    sds: dict[str, float]
-    """Standard deviations of what is not known of each."""
-    joint: SourceFit
-    """The joint leaderboard of all sets."""
-
-
 @dataclass
 class _Settings:
-    """What `sources_of` asks of a configuration: every set but the reference is a source of its own."""
+    """What `sources_of` asks of a configuration: every set but that of people is a source of its own."""
 
-    people: str | None = _REFERENCE
+    people: str | None = _PEOPLE
     weigh_voters: bool = False
     weighted_loss: bool = False
     loss_type: str = "grk"
@@ -77,120 +62,132 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     votes, left_out = public_votes(args.data, _SEED)
     votes.to_parquet(work / "votes.parquet")
+    votes["prompt_text"] = votes.prompt.map(tuple)
     run = work / "run"
     if not (run / "config.json").is_file():
         command = [sys.executable, "-m", "p2l.train", "--votes", str(work / "votes.parquet")]
         subprocess.run([*command, "--control", "dataset", "--output", str(run)], check=True)
-    levels = joint_levels(votes, args.data, work, run)
+    overall = overall_board(votes, args.data, work)
     whole = work / "whole"
     if not whole.is_dir():
-        with_levels(run, levels, whole)
+        with_overall(run, votes, overall, whole)
     made = datetime.now(timezone.utc).date().isoformat()
-    with_texts = len(set(votes.model_a) | set(votes.model_b))
-    pack(whole, made=made, models=with_texts + len(levels.shifts))
-    write_card(votes, left_out, levels.joint, levels.sds, run, made)
+    pack(whole, made=made, models=len(overall.coefs))
+    write_card(votes, left_out, overall, run, made, unused_votes(args.data))
 
 
-def joint_levels(votes: Frame, data: Path, work: Path, run: Path) -> Levels:
-    """Fit one leaderboard to all sets and return the places of models that only sets without texts have."""
-    arena = arena_votes(data)
-    arena = arena.iloc[np.random.default_rng(_SEED).permutation(len(arena))[:_ARENA_VOTES]]
-    arena = arena.assign(dataset="arena140k", prompt=[["not published"]] * len(arena))
+def overall_board(votes: Frame, data: Path, work: Path) -> Overall:
+    """Fit one leaderboard to all sets, and add the models of the newest public board."""
+    arena = _shuffled_arena(data)[:_ARENA_VOTES]
+    arena = arena.assign(dataset=_PEOPLE, prompt=[["not published"]] * len(arena))
     columns = ["prompt", "model_a", "model_b", "winner", "dataset"]
     both = pd.concat([votes[columns], arena[columns]], ignore_index=True).rename(columns={"dataset": "source"})
     file = work / "joint.parquet"
     both.to_parquet(file)
     with open_votes(str(file)) as store:
         joint, names = sources_of(store, _Settings()), list(store.model_list)
-    place = {name: number for number, name in enumerate(names)}
-    board = _own_board(run)
-    own = dict(zip(board.models, board.coefs.tolist(), strict=True))
-    # The trained model's own leaderboard has another spread than the joint one: a line leads from one to the other.
-    known = list(own)
-    theta = np.array([joint.coefs[place[name]] for name in known])
-    slope, _ = np.polyfit(theta, np.array([own[name] for name in known]), 1)
-    new = sorted((set(arena.model_a) | set(arena.model_b)) - set(known))
-    terms = next(judge for judge in joint.judges if judge.judge == "arena140k")
-    # Of a model that the arena alone has, its votes cannot tell the level from the arena's taste: both are its place.
-    places = {name: joint.coefs[place[name]] + terms.offsets.get(name, 0.0) / terms.scale for name in new}
-    shifts = {name: float(slope * (places[name] - theta.mean())) for name in new}
-    shared = sum(name in own for name in set(arena.model_a) | set(arena.model_b))
-    unsure = abs(slope) * terms.taste / terms.scale * (1.0 + 1.0 / shared) ** 0.5
-    sds = dict.fromkeys(new, float(unsure))
-    _add_board(newest_board(data), shifts, sds, own, terms.scale / slope)
-    return Levels(shifts, sds, joint)
+    coefs = dict(zip(names, joint.coefs.tolist(), strict=True))
+    board = newest_board(data)
+    level = dict(zip(board.model, board.rating / _POINTS_PER_LOGIT, strict=True))
+    gap = float(np.mean([coefs[name] - level[name] for name in level if name in coefs]))
+    coefs = {name: value + gap for name, value in level.items()} | coefs
+    with_texts = {*votes.model_a, *votes.model_b}
+    assert joint.eta is not None
+    return Overall(coefs, joint.eta, sorted(coefs.keys() - with_texts), joint)
 
 
-def _own_board(run: Path) -> Leaderboard:
-    """Return the one leaderboard of the run's votes, with the levels of the sets taken out by its covariates."""
-    config = load_config(run / "training.yaml")
-    with open_votes(config.train_data_path) as store:
-        return one_leaderboard(store, config)
+def unused_votes(data: Path) -> Frame:
+    """Return votes of the arena that the overall board was not fitted to, as many again."""
+    return _shuffled_arena(data)[_ARENA_VOTES : 2 * _ARENA_VOTES]
 
 
-def _add_board(
-    board: Frame, shifts: dict[str, float], sds: dict[str, float], own: dict[str, float], sharpness: float
-) -> None:
-    """Add the models of a published leaderboard, on its scale as far as shared models tell it, in place."""
-    level = dict(zip(board.model, board.rating / _POINTS_PER_LOGIT / sharpness, strict=True))
-    shared = [name for name in level if name in shifts]
-    gaps = np.array([shifts[name] - level[name] for name in shared])
-    spread = float(gaps.std(ddof=1))
-    unsure = float(np.mean([sds[name] for name in shared]))
-    for name, value in level.items():
-        if name not in shifts and name not in own:
-            shifts[name] = float(value + gaps.mean())
-            sds[name] = float((unsure**2 + spread**2 * (1.0 + 1.0 / len(shared))) ** 0.5)
+def _shuffled_arena(data: Path) -> Frame:
+    arena = arena_votes(data)
+    return arena.iloc[np.random.default_rng(_SEED).permutation(len(arena))]
 
 
-def with_levels(run: Path, levels: Levels, target: Path) -> None:
-    """Write the trained model with a row for each model that has only a level."""
+def with_overall(run: Path, votes: Frame, overall: Overall, target: Path) -> None:
+    """Write the trained model with the overall board, and with a row for each model that only the board has."""
     model = P2LModel.from_pretrained(run)
     tokenizer = load_tokenizer(run, cls_token_if_none=None, pad_token_if_none=None)
-    count, names = len(model.model_list), list(levels.shifts)
-    model.widen(count + len(names))
-    weight, bias = (model.get_parameter(name) for name in model.row_names)
-    with torch.no_grad():
-        weight[count:] = weight[:count].mean(dim=0)
-        bias[count:] = bias[:count].mean() + torch.tensor([levels.shifts[name] for name in names])
-    model.model_list = [*model.model_list, *names]
-    posterior, board = model.posterior, _own_board(run)
+    posterior = model.posterior
     assert posterior is not None
-    # What a strange prompt gets: the posterior's own board knows nothing of the sets' levels.
-    if board.models != model.model_list[:count]:
-        raise InputError(f"{run}: its leaderboard has other models than its head; remove the folder and train again")
-    posterior.coefs = torch.from_numpy(board.coefs).float()
-    posterior.eta = torch.tensor(board.eta, dtype=torch.float32)
-    widened = _widened(posterior, levels, names)
+    known, count = list(model.model_list), len(model.model_list)
+    levels = torch.tensor([overall.coefs[name] for name in (*known, *overall.new)], dtype=torch.float64)
+    goes = _Trend.of(levels, count)
+    model.widen(count + len(overall.new))
+    with torch.no_grad():
+        for name in model.row_names:
+            rows = model.get_parameter(name)
+            rows[count:] = goes.foreseen(rows[:count])
+    model.model_list = [*known, *overall.new]
+    tensors = posterior.tensors()
+    tensors["coefs"], tensors["eta"] = levels.float(), torch.tensor(overall.eta)
+    tensors["basis"] = _widened_basis(posterior, goes)
+    tensors["axes"] = _packable(posterior.axes)
+    tensors["kept"] = torch.cat([posterior.kept, torch.zeros(len(overall.new), posterior.kept.shape[1])])
+    for name in ("offset", "least"):
+        tensors[name] = torch.cat([tensors[name], torch.ones(len(overall.new))])
+    tensors["tried"] = tried(run, votes, posterior, model.model_list)
     order = np.argsort(model.model_list, kind="stable")
+    for name in ("basis", "coefs", "tried"):
+        tensors[name] = tensors[name][torch.from_numpy(order)]
+    final = Posterior(tensors, posterior.vocabulary)
     listed = [model.model_list[number] for number in order]
-    for name in ("basis", "coefs"):
-        widened[name] = widened[name][torch.from_numpy(order)]
-    final = Posterior(widened, posterior.vocabulary)
     write_folder(target, model, tokenizer, model_list=listed, add_files=final.save)
 
 
-def _widened(posterior: Posterior, levels: Levels, names: list[str]) -> dict[str, torch.Tensor]:
-    """Return the posterior's tensors with L rows more, each with a component of its own that no vote determines."""
-    tensors = {name: getattr(posterior, name) for name in SHAPES}
-    basis = posterior.basis
-    # A known model departs from the mean from prompt to prompt by this much, and so may a new one.
-    apart = basis - basis.mean(dim=0)
-    of_prompts = float(((apart**2) @ posterior.offset).mean())
-    sds = torch.tensor([(levels.sds[name] ** 2 + of_prompts) ** 0.5 for name in names])
-    shared = basis.mean(dim=0).expand(len(names), -1)
-    tensors["basis"] = torch.cat(
-        [
-            torch.cat([basis, torch.zeros(len(basis), len(names))], dim=1),
-            torch.cat([shared, torch.diag(sds)], dim=1),
-        ]
-    )
-    shifts = torch.tensor([levels.shifts[name] for name in names])
-    tensors["coefs"] = torch.cat([posterior.coefs, posterior.coefs.mean() + shifts])
-    tensors["kept"] = torch.cat([posterior.kept, torch.zeros(len(names), posterior.kept.shape[1])])
-    for name in ("offset", "least"):
-        tensors[name] = torch.cat([tensors[name], torch.ones(len(names))])
-    return tensors
+@dataclass(frozen=True)
+class _Trend:
+    """How what the M models with texts have of their own goes with their levels, and so that of L others."""
+
+    known: torch.Tensor
+    """(M, 2) one and the level of each model with texts."""
+    new: torch.Tensor
+    """(L, 2)"""
+
+    @classmethod
+    def of(cls, levels: torch.Tensor, count: int) -> _Trend:
+        design = torch.stack([torch.ones_like(levels), levels], dim=1)
+        return cls(design[:count], design[count:])
+
+    def foreseen(self, rows: torch.Tensor, *, of_known: bool = False) -> torch.Tensor:
+        """Return least-squares predictions of rows (M, ...) for the new models (L, ...), or for the known ones."""
+        slopes = torch.linalg.lstsq(self.known, rows.double().reshape(len(rows), -1)).solution
+        design = self.known if of_known else self.new
+        return _packable((design @ slopes).reshape(len(design), *rows.shape[1:]).to(rows))
+
+
+def _packable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return values that float16 holds too: their other bits are zeros, which the package's archive does not keep."""
+    return tensor.half().to(tensor)
+
+
+def _widened_basis(posterior: Posterior, goes: _Trend) -> torch.Tensor:
+    """Return the basis (M + L, R + L): each new model has a component of its own that no vote determines."""
+    basis, count = posterior.basis, len(goes.new)
+    # A known model departs from what its level foretells by this much, and so may a new one.
+    apart = basis - goes.foreseen(basis, of_known=True)
+    sd = float(((apart**2) @ posterior.offset).mean()) ** 0.5
+    known = torch.cat([basis, torch.zeros(len(basis), count)], dim=1)
+    return torch.cat([known, torch.cat([goes.foreseen(basis), sd * torch.eye(count)], dim=1)])
+
+
+def tried(run: Path, votes: Frame, posterior: Posterior, models: Sequence[str]) -> torch.Tensor:
+    """Return (models, K) 1 where a model was tried on prompts of a point's kind.
+
+    Graded answers are of one kind: what one set tells of right answers holds in another. Votes and verdicts tell of the
+    models of their own set alone.
+    """
+    kinds = {source.name: source.kind for source in sources()}
+    texts = votes.drop_duplicates("prompt_text")
+    inputs = torch.from_numpy(P2L.from_pretrained(run).inputs([list(prompt) for prompt in texts.prompt]))
+    scaled = (inputs.float() - posterior.centre) * posterior.scale
+    places = torch.cdist(posterior.points.float(), scaled).argmin(dim=1).numpy()
+    there = {name: {*table.model_a, *table.model_b} for name, table in votes.groupby("dataset")}
+    sets = texts.dataset.to_numpy()[places]
+    table = [[kinds[name] == "answers" or model in there[name] for name in sets] for model in models]
+    return torch.tensor(table, dtype=torch.float32)
 
 
 if __name__ == "__main__":

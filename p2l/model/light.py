@@ -121,9 +121,9 @@ class LightReader:
         if self.posterior is None:
             return Outputs(coefs, eta, gamma, hidden, None, None)
         place = self.posterior.place(inputs)
-        known = _features(encodings)[:, -1]
-        familiarity = self.posterior.trust(place, known)
-        coefs, eta, gamma = self.posterior.shrunk(familiarity, coefs, eta, gamma)
+        trust = self.posterior.trust(place, _features(encodings)[:, -1])
+        coefs, eta, gamma = self.posterior.shrunk(trust, coefs, eta, gamma, place.tried)
+        familiarity = place.familiarity(trust)
         return Outputs(coefs, eta, gamma, hidden, self.posterior.variances(place, familiarity), familiarity)
 
     def inputs(self, encodings: Sequence[Encoding]) -> Floats:

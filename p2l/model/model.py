@@ -200,8 +200,9 @@ class P2LModel(nn.Module):
         variances = familiarity = None
         if posterior is not None and inputs is not None:
             place = posterior.place(inputs)
-            familiarity = posterior.trust(place, known_share(batch))
-            coefs, eta, gamma = posterior.shrunk(familiarity, coefs, eta, gamma)
+            trust = posterior.trust(place, known_share(batch))
+            coefs, eta, gamma = posterior.shrunk(trust, coefs, eta, gamma, place.tried)
+            familiarity = place.familiarity(trust)
             variances = posterior.variances(place, familiarity)
         output = P2LOutput(
             coefs=coefs,

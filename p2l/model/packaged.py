@@ -133,7 +133,9 @@ def make_static(source: Path, folder: Path) -> None:
         pooling=pooling.kind,
         normalise=pooling.normalise,
     )
-    around = Tokenizer.from_file(str(source / "tokenizer.json")).encode("").ids  # the encoder's own tokens
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    tokenizer.no_padding()
+    around = tokenizer.encode("").ids  # the encoder's own tokens
     vectors = np.zeros(bert.weight_shapes(config)["embeddings.word_embeddings.weight"], dtype=np.float32)
     with progress(description="reading the vocabulary", total=len(vectors), unit=" tokens") as bar:
         for start in range(0, len(vectors), _TOKENS_AT_ONCE):

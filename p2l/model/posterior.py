@@ -15,6 +15,9 @@ are known. From `near` to `far` from the nearest point the model's coefficients 
 factor that falls to `KEPT_OF_STRANGERS`. Where fewer of the words are known, so do those of a reader with a sentence
 encoder, which reads other words too; of any other model nothing is left.
 
+LLMs that joined votes on some kinds of prompts alone have no board of their own on the others: there `tried` leaves
+them where the one leaderboard has them.
+
 The arrays of a posterior are NumPy's or torch's, and so are those that its methods take and return.
 
 Shapes: B prompts, F inputs, K points, M models, R components of the covariance.
@@ -63,8 +66,12 @@ _MIN_CLUSTERS = 2.0
 _MIN_CLUSTERS_FOR_T = 4.0
 _UPPER_END = 0.95  # of a 90 % interval
 POSTERIOR_FILE = "posterior.safetensors"
+# Distance beyond that of the nearest point, in usual distances of two prompts, at which a point still counts for half
+# of what `tried` says of a prompt.
+_REACH = 0.05
 _VERSION = 1
 _TERMS, _IDF = "vocabulary", "vocabulary_idf"
+_TRIED = "tried"
 SHAPES = {
     "centre": "F", "scale": "", "points": "KF", "axes": "KK", "kept": "RK", "offset": "R", "least": "R", "basis": "MR",
     "share": "K", "near": "", "far": "", "strange": "", "words": "W", "encoded": "", "coefs": "M", "eta": "",
@@ -80,6 +87,12 @@ class Place(NamedTuple):
     """(B, K) squared eigenfunctions."""
     nearest: Array
     """(B,) distance to the nearest point, in lengths of the kernel: in usual distances of two prompts."""
+    tried: Array | None = None
+    """(B, M) share of the points nearby on which each model was voted on; None for all of them."""
+
+    def familiarity(self, trust: Array) -> Array:
+        """Return the share (B,) of its departure from one leaderboard that a prompt keeps, in the mean over models."""
+        return trust if self.tried is None else trust * self.tried.mean(1)
 
 
 class Posterior:
@@ -118,12 +131,15 @@ class Posterior:
     eta: Array
     gamma: Array
 
+    tried: Array | None = None
+    """(M, K) 1 where a model was voted on in prompts of the kind of a point, else 0; None where all were on all."""
+
     def __init__(self, tensors: Mapping[str, Array], vocabulary: TfidfTokenizer | None = None) -> None:
         """Take the tensors by name; CheckpointError unless all are there, finite, and fit together."""
         self.vocabulary = vocabulary
         """The words of the training votes' prompts, for a model that does not read words itself."""
         sizes: dict[str, int] = {}
-        for name, letters in SHAPES.items():
+        for name, letters in (SHAPES | ({_TRIED: "MK"} if tensors.get(_TRIED) is not None else {})).items():
             tensor = tensors.get(name)
             if tensor is None or tensor.ndim != len(letters):
                 raise CheckpointError(f"{POSTERIOR_FILE}: lacks {name}, or has it in another shape; fit it again")
@@ -158,21 +174,25 @@ class Posterior:
         """Return the same posterior with torch's tensors on a device."""
         import torch
 
-        tensors = {name: torch.as_tensor(getattr(self, name), device=device) for name in SHAPES}
+        tensors = {name: torch.as_tensor(tensor, device=device) for name, tensor in self.tensors().items()}
         return Posterior(tensors, self.vocabulary)
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the tensors by name, as they were given."""
+        return {name: getattr(self, name) for name in (*SHAPES, _TRIED) if getattr(self, name) is not None}
 
     def without_shrinking(self) -> Posterior:
         """Return the same covariance, with which no prompt is so strange that its coefficients are shrunk."""
         never = {"near": 1e6, "far": 2e6, "words": [-2.0, -1.0]}
         library = _library(self.near)
         limits = {name: library.asarray(value) for name, value in never.items()}
-        return Posterior({name: getattr(self, name) for name in SHAPES} | limits)
+        return Posterior({name: tensor for name, tensor in self.tensors().items() if name != _TRIED} | limits)
 
     def save(self, folder: Path) -> None:
         """Write the file; points in float16, which changes a variance in its fourth digit."""
         from safetensors.numpy import save_file
 
-        tensors = {name: to_numpy(getattr(self, name)) for name in SHAPES}
+        tensors = {name: to_numpy(tensor) for name, tensor in self.tensors().items()}
         tensors["points"] = tensors["points"].astype(np.float16)
         if self.vocabulary is not None:
             terms, idf = self.vocabulary.contents()
@@ -191,7 +211,13 @@ class Posterior:
         """Return where the inputs (B, F) of prompts lie among the points."""
         library = _library(inputs)
         distances = self._distances((_float32(inputs) - self.centre) * self.scale)
-        return Place((library.exp(-0.5 * distances) @ self.axes) ** 2, library.sqrt(library.amin(distances, 1)))
+        nearest = library.sqrt(library.amin(distances, 1))
+        tried = None
+        if self.tried is not None:
+            beyond = library.sqrt(distances) - nearest[:, None]
+            weights = library.exp(-np.log(2.0) * (beyond / _REACH) ** 2)
+            tried = weights @ self.tried.T / weights.sum(1)[:, None]
+        return Place((library.exp(-0.5 * distances) @ self.axes) ** 2, nearest, tried)
 
     def _distances(self, scaled: Array) -> Array:
         """Return the squared distance (B, K) of scaled inputs from each point."""
@@ -233,14 +259,18 @@ class Posterior:
         return kept + (1.0 - KEPT_OF_STRANGERS) * nearness * reading
 
     def shrunk(
-        self, trust: Array, coefs: Array, eta: Array | None, gamma: Array | None
+        self, trust: Array, coefs: Array, eta: Array | None, gamma: Array | None, tried: Array | None = None
     ) -> tuple[Array, Array | None, Array | None]:
-        """Return coefs (B, M), eta and gamma (B,) shrunk towards one leaderboard by the factors `trust` (B,)."""
+        """Return coefs (B, M), eta and gamma (B,) shrunk towards one leaderboard by the factors `trust` (B,).
+
+        Those of models that were not `tried` (B, M) on such prompts stay there altogether.
+        """
         eta, gamma = (
             None if values is None else level + trust * (values - level)
             for values, level in ((eta, self.eta), (gamma, self.gamma))
         )
-        return self.coefs + trust[:, None] * (coefs - self.coefs), eta, gamma
+        factors = trust[:, None] if tried is None else trust[:, None] * tried
+        return self.coefs + factors * (coefs - self.coefs), eta, gamma
 
 
 def _library(array: Array) -> Any:

@@ -23,7 +23,7 @@ from p2l.inference import P2L
 from p2l.model.checkpoint import local_folder, read_object
 from p2l.model.kept_votes import VOTES_FILE
 from p2l.model.model import P2LModel, write_folder
-from p2l.model.posterior import SHAPES, Posterior
+from p2l.model.posterior import Posterior
 from p2l.model.tokenizer import load_tokenizer
 from p2l.newcomers.rows import (
     ExpectedScores,
@@ -239,7 +239,7 @@ def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Poster
     weights = torch.tensor(mixture, dtype=torch.float32)
     # The offset is the greater part of the uncertainty, and the same for all prompts; components add their mean square.
     variance = float(np.diag(row.covariance).sum()) + row.prior.own_variance
-    tensors: dict[str, Any] = {key: getattr(posterior, key) for key in SHAPES}
+    tensors: dict[str, Any] = posterior.tensors()
     component = torch.cat([torch.zeros(len(posterior.coefs)), torch.tensor([variance**0.5])])
     basis = torch.cat([posterior.basis, (weights @ posterior.basis)[None]])
     tensors["basis"] = torch.cat([basis, component[:, None]], dim=1)[list(order)]
@@ -247,6 +247,8 @@ def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Poster
     tensors["kept"] = torch.cat([posterior.kept, torch.zeros_like(posterior.kept[:1])])
     for key in ("offset", "least"):
         tensors[key] = torch.cat([tensors[key], torch.ones(1)])
+    if posterior.tried is not None:  # what a newcomer's mixture says of a prompt holds as far as it does of its models
+        tensors["tried"] = torch.cat([posterior.tried, (weights @ posterior.tried)[None].clip(0.0, 1.0)])[list(order)]
     return Posterior(tensors, posterior.vocabulary)
 
 

@@ -73,6 +73,19 @@ def test_a_familiar_prompt_has_less_variance_and_its_own_coefficients() -> None:
     assert torch.allclose(coefs, own, atol=1e-6)
 
 
+def test_models_that_were_not_tried_on_such_prompts_stay_where_the_one_leaderboard_has_them() -> None:
+    tried = torch.ones(MODELS, POINTS)
+    tried[0, 0] = 0.0
+    posterior = Posterior(tensors() | {"tried": tried})
+    place = posterior.place(posterior.points)
+    trust, own = posterior.trust(place), torch.randn(POINTS, MODELS)
+    coefs, _, _ = posterior.shrunk(trust, own, None, None, place.tried)
+    away = (coefs - posterior.coefs).abs() / (own - posterior.coefs).abs()
+    assert away[0, 0] < 0.5  # other points lie near this one
+    assert torch.allclose(away[:, 1:], torch.ones(POINTS, MODELS - 1), atol=1e-4)
+    assert place.familiarity(trust)[0] < place.familiarity(trust)[1:].max() <= 1.0
+
+
 def test_the_factor_falls_smoothly_with_the_distance_from_the_nearest_prompt() -> None:
     posterior = Posterior(tensors())
     path = posterior.points[:1] + torch.linspace(0, 6, 400)[:, None] * torch.tensor([1.0, 0.0, 0.0])
@@ -84,11 +97,13 @@ def test_the_factor_falls_smoothly_with_the_distance_from_the_nearest_prompt() -
     assert trust.diff().abs().max() < 0.05
 
 
-def test_a_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
-    posterior = Posterior(tensors())
+@pytest.mark.parametrize("more", [{}, {"tried": torch.eye(MODELS, POINTS)}])
+def test_a_folder_gives_back_what_was_saved(tmp_path: Path, more: dict[str, torch.Tensor]) -> None:
+    posterior = Posterior(tensors() | more)
     posterior.save(tmp_path)
     again = Posterior.load(tmp_path, MODELS)
     assert again is not None
+    assert (again.tried is not None) == bool(more)
     inputs = torch.randn(6, INPUTS)
     trust = torch.ones(6)
     difference = again.variances(again.place(inputs), trust) - posterior.variances(posterior.place(inputs), trust)
