@@ -101,7 +101,16 @@ class Servers:
         home.mkdir(parents=True, exist_ok=True)
         self._give_away(home)
         source = f"postgresql://postgres@127.0.0.1:{self.postgres_port}/"
-        copy = [program("pg_basebackup", self.folder), "-d", source, "-D", replica._data, "-R", "-X", "stream"]
+        copy: list[str | Path] = [
+            program("pg_basebackup", self.folder),
+            "-d",
+            source,
+            "-D",
+            replica._data,
+            "-R",
+            "-X",
+            "stream",
+        ]
         replica._run([*copy, "--checkpoint=fast", "--no-sync"])
         replica.start_postgres()
         return replica

@@ -49,13 +49,13 @@ class NotHttpError(Exception):
     """What arrived is no answer of HTTP; the message says what it is."""
 
 
-class Answer:
+class HttpAnswer:
     """An answer that is arriving."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _ProviderConnection) -> None:
         self.status = 0
         self.headers = CIMultiDict[str]()
-        self._connection: _Connection | None = connection
+        self._connection: _ProviderConnection | None = connection
         self._received: deque[bytes] = deque()
         self._unread = 0
         self._packed: zlib._Decompress | None = None
@@ -64,7 +64,7 @@ class Answer:
         self._reader: asyncio.Future[None] | None = None
 
     @property
-    def content(self) -> Answer:
+    def content(self) -> HttpAnswer:
         """Return what the body is read from."""
         return self
 
@@ -149,25 +149,25 @@ class Answer:
             self._reader.set_result(None)
 
 
-class _Connection(asyncio.Protocol):
+class _ProviderConnection(asyncio.Protocol):
     """One connection; it reads one answer at a time."""
 
     def __init__(self, pool: Connections) -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
-        self._answer: Answer | None = None
-        self._head: asyncio.Future[Answer] | None = None
+        self._answer: HttpAnswer | None = None
+        self._head: asyncio.Future[HttpAnswer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._is_paused = False
         self._may_be_kept = True
 
-    async def ask(self, message: bytes) -> Answer:
+    async def ask(self, message: bytes) -> HttpAnswer:
         """Send a request and return its answer, once its head has arrived."""
         if self._timer is not None:
             self._timer.cancel()
         self._parser = httptools.HttpResponseParser(self)
-        self._answer = Answer(self)
+        self._answer = HttpAnswer(self)
         self._header_bytes = 0
         self._head = asyncio.get_running_loop().create_future()
         assert self._transport is not None
@@ -289,8 +289,8 @@ class Connections:
         self._origin = _origin_of(url)
         self._headers = {name.lower(): value for name, value in headers.items()}
         self._headers["host"] = address.host_port_subcomponent or ""
-        self._all: set[_Connection] = set()
-        self._idle: list[_Connection] = []
+        self._all: set[_ProviderConnection] = set()
+        self._idle: list[_ProviderConnection] = []
         self._tls: ssl.SSLContext | None = None
 
     def reaches(self, url: str | URL) -> bool:
@@ -299,7 +299,7 @@ class Connections:
 
     async def request(
         self, method: str, url: str | URL, body: bytes, headers: Mapping[str, str] | None, connect_seconds: float
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a request and return its answer, once its head has arrived.
 
         Raise UnreachableError, BrokenError, NotHttpError or TimeoutError.
@@ -320,7 +320,7 @@ class Connections:
             raise ValueError("a header with a line of its own")
         return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
 
-    async def _open(self, seconds: float) -> _Connection:
+    async def _open(self, seconds: float) -> _ProviderConnection:
         loop = asyncio.get_running_loop()
         scheme, host, port = self._origin
         tls = None
@@ -335,7 +335,7 @@ class Connections:
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 name = host if tls is not None else None
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self), sock=opened, ssl=tls, server_hostname=name
+                    lambda: _ProviderConnection(self), sock=opened, ssl=tls, server_hostname=name
                 )
         except ssl.SSLError as error:
             raise UnreachableError(f"no encryption ({error.reason})") from None
@@ -346,11 +346,11 @@ class Connections:
         self._all.add(connection)
         return connection
 
-    def keep(self, connection: _Connection) -> None:
+    def keep(self, connection: _ProviderConnection) -> None:
         """Keep a connection for the next request."""
         self._idle.append(connection)
 
-    def forget(self, connection: _Connection) -> None:
+    def forget(self, connection: _ProviderConnection) -> None:
         """Keep a connection no longer, since it ends."""
         self._all.discard(connection)
         with contextlib.suppress(ValueError):

@@ -41,7 +41,7 @@ from route.providers.base import (
     Timeouts,
 )
 from route.providers.completions import SHAPE_ERRORS
-from route.providers.connection import Answer, BrokenError, Connections, NotHttpError, UnreachableError
+from route.providers.connection import BrokenError, Connections, HttpAnswer, NotHttpError, UnreachableError
 from route.providers.errors import refusal
 
 _MAX_EVENT_BYTES = 32 * 2**20  # more would fill our memory
@@ -323,7 +323,7 @@ class Transport:
 
     async def _open(
         self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
-    ) -> Answer | aiohttp.ClientResponse:
+    ) -> HttpAnswer | aiohttp.ClientResponse:
         """Return the response to a request. Raise ProviderError if its status is not 2xx."""
         address: str | URL = url
         if self._sign is not None:
@@ -332,7 +332,7 @@ class Transport:
         trace = TRACE_HEADERS.get()
         if trace is not None:
             headers = {**(headers or {}), **trace}
-        response: Answer | aiohttp.ClientResponse
+        response: HttpAnswer | aiohttp.ClientResponse
         if self._proxy is None and isinstance(data, bytes | None) and self._connections.reaches(address):
             response = await self._connections.request(method, address, data or b"", headers, timeouts.connect)
         else:
@@ -391,7 +391,7 @@ class Transport:
                 return self.malformed(str(error))
         return None
 
-    def _release(self, response: Answer | aiohttp.ClientResponse, complete: bool) -> None:
+    def _release(self, response: HttpAnswer | aiohttp.ClientResponse, complete: bool) -> None:
         """Keep the connection of a complete answer for the next request; close any other."""
         if not complete or response.content.is_eof():
             response.close()
@@ -431,7 +431,7 @@ def too_large(max_bytes: int) -> ValueError:
     return ValueError(f"an answer of more than {max_bytes / 2**20:.3g} MiB (max_answer_mb)")
 
 
-async def _whole(response: Answer | aiohttp.ClientResponse, max_bytes: int) -> bytes:
+async def _whole(response: HttpAnswer | aiohttp.ClientResponse, max_bytes: int) -> bytes:
     """Return a body. Raise ValueError once it is larger than `max_bytes`, decompressed."""
     chunks, size = [], 0
     while received := await response.content.readany():
@@ -450,7 +450,7 @@ def _why(error: BaseException) -> str:
     return getattr(error, "strerror", None) or "no connection in time"
 
 
-async def _read(reader: Answer | aiohttp.StreamReader, deadline: float) -> bytes:
+async def _read(reader: HttpAnswer | aiohttp.StreamReader, deadline: float) -> bytes:
     """Return what arrives before the deadline; nothing at the end. Raise asyncio.TimeoutError if nothing arrives."""
     timer = asyncio.get_running_loop().call_at(deadline, reader.set_exception, asyncio.TimeoutError())
     try:
@@ -459,7 +459,7 @@ async def _read(reader: Answer | aiohttp.StreamReader, deadline: float) -> bytes
         timer.cancel()
 
 
-async def _drain(response: Answer | aiohttp.ClientResponse) -> None:
+async def _drain(response: HttpAnswer | aiohttp.ClientResponse) -> None:
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError), time_limit(_DRAIN_SECONDS, TimeoutError()):
         while await response.content.readany():
             pass
