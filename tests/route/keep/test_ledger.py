@@ -290,6 +290,8 @@ class Teller:
     def read(self, connection): return 0
     def absorb(self, news): print("written", news, flush=True)
     def give_back(self, batch): pass
+    def size(self, batch): return 0
+    def recover(self, connection, batch): return 0
 
 async def main():
     global charged
@@ -339,6 +341,7 @@ def charge_and_kill(path: Path, *, after: int) -> tuple[int, int]:
         assert process.stdout is not None
         lines = [process.stdout.readline()]
         while sum(line.startswith("written") for line in lines) < after:
+            assert lines[-1], "the worker ended by itself"
             lines.append(process.stdout.readline())
         process.kill()
         lines += process.stdout.readlines()
