@@ -141,7 +141,8 @@ def one_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize(("name", "content", "says"), FILES)
+# Packed content holds the time of packing: as part of a test's name it would differ between processes of tests.
+@pytest.mark.parametrize(("name", "content", "says"), FILES, ids=[f"{name}-{says}" for name, _, says in FILES])
 def test_a_malformed_file_ends_in_one_line(
     name: str, content: str | bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
