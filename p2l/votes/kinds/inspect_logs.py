@@ -78,18 +78,32 @@ def _about(header: Any, name: str) -> Row:
     return {"model": evaluation["model"], "task": str(evaluation.get("task") or "task")}
 
 
-def _by_inspect(path: Path, name: str) -> Iterator[Record]:
-    """Yield the samples of a log by Inspect's own reader, which knows the formats of all its versions."""
-    from inspect_ai.log import read_eval_log, read_eval_log_samples
+def _inspect_log(path: Path) -> Any | None:
+    """Return a log, of an `.eval` file its head, by Inspect's own reader; None where it is not there or refuses it.
+
+    What it refuses, such as a log that another program wrote, the reader of this module reads, or tells what it lacks.
+    """
+    if find_spec("inspect_ai") is None:
+        return None
+    from inspect_ai.log import read_eval_log
 
     try:
         if is_eval_file(path):
-            log = read_eval_log(str(path), header_only=True, format="eval")
+            return read_eval_log(str(path), header_only=True, format="eval")
+        return read_eval_log(str(path), format="json")
+    except (OSError, ValueError, LookupError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _by_inspect(log: Any, path: Path, name: str) -> Iterator[Record]:
+    """Yield the samples of a log by Inspect's own reader, which knows the formats of all its versions."""
+    from inspect_ai.log import read_eval_log_samples
+
+    about = {"model": log.eval.model, "task": log.eval.task}
+    try:
+        samples = log.samples or []
+        if is_eval_file(path):
             samples = read_eval_log_samples(str(path), all_samples_required=False, format="eval")
-        else:
-            log = read_eval_log(str(path), format="json")
-            samples = iter(log.samples or [])
-        about = {"model": log.eval.model, "task": log.eval.task}
         for sample in samples:
             content = sample.model_dump(mode="json", include=_READ_FIELDS)
             yield Record(f"{name}: sample {sample.id}, epoch {sample.epoch}", {"log": about, "sample": content})
@@ -99,10 +113,10 @@ def _by_inspect(path: Path, name: str) -> Iterator[Record]:
 
 def _records(sample: Sample) -> Iterator[Record]:
     files = [(sample.path / name, f"{sample.name}/{name}") for name in _log_names(sample)]
-    is_installed = find_spec("inspect_ai") is not None
     for path, name in files or [(sample.path, sample.name)]:
-        if is_installed:
-            yield from _by_inspect(path, name)
+        known = _inspect_log(path)
+        if known is not None:
+            yield from _by_inspect(known, path, name)
             continue
         if is_eval_file(path):
             yield from _eval_file(path, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,10 @@ def test_what_was_tried_is_not_tried_again_by_the_next_worker(
 
 @pytest.mark.parametrize(
     "words",
-    [["p2l", "leaderboard", "hello", "--model"], ["python", "-m", "route.openai_server", "--router-model-name"]],
+    [
+        [str(Path(sys.executable).parent / "p2l"), "leaderboard", "hello", "--model"],
+        ["python", "-m", "route.openai_server", "--router-model-name"],
+    ],
 )
 def test_whoever_opens_a_model_of_others_tries_it(
     sound: Path, tmp_path: Path, command: Command, words: list[str]

@@ -77,7 +77,7 @@ def test_two_answers_stream_without_names_and_a_vote_tells_them(tmp_path: Path) 
             router, "/arena/vote", {"battle": token, "verdict": "first"}, **{"hx-request": "true"}
         )
         assert status == 200
-        assert "The budget was 2" in told
+        assert "The budget was $2.00" in told
         assert told.index(texts[0].removeprefix("I am ")) < told.index(texts[1].removeprefix("I am "))
         stored = rows(tmp_path / "router.sqlite", "SELECT key, model_a, model_b, propensity, verdict FROM votes")
         shown = [text.removeprefix("I am ") for text in texts]
