@@ -254,8 +254,10 @@ async def _made_meanwhile(service: Service, key: KeyRecord, row: StoredResponse)
         if kept.get("previous_response_id") is not None:
             told["previous_response_id"] = kept["previous_response_id"]
         if told.get("status") not in UNDER_WAY:
-            with contextlib.suppress(DatabaseError):  # it is asked for again the next time
+            try:
                 await service.responses.renew(key.name, row, told)
+            except DatabaseError as error:  # the provider is asked for it again the next time
+                LOGGER.warning("a response that was made in the background is not kept: %s", error)
         return told
     if failure is not None:
         raise of_fault(failure, kept["model"])

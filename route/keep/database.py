@@ -149,7 +149,7 @@ class WriteBehind:
     def recover(self, _connection: Connection, _batch: Any) -> int:
         """Write again what this worker knows besides batches and a new server may not; return how much that was.
 
-        In a thread, inside a transaction; `batch` was taken and will be written after it.
+        In a thread, inside a transaction; `batch` was taken and will be written after it, None: nothing will.
         """
         return 0
 

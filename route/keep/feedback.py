@@ -415,9 +415,15 @@ class Feedback(WriteBehind):
             self._recent.popleft()
         self._recent.extend((now, entry) for entry in entries)
 
-    def recover(self, connection: Connection, _batch: Sequence[_Row]) -> int:
+    def recover(self, connection: Connection, _batch: Sequence[_Row] | None) -> int:
         """See `WriteBehind`: votes, and answers of an outage before; what is there already changes nothing."""
-        entries = [entry for _, entry in list(self._recent)]
+        recent = list(self._recent)
+        if len(recent) == _MOST_RECENT and recent[0][0] > time.monotonic() - KEPT_ACKNOWLEDGED_SECONDS:
+            _LOGGER.error(
+                "the last %d votes are looked for in the database, which may lack others of the last %.0f minutes",
+                *(_MOST_RECENT, KEPT_ACKNOWLEDGED_SECONDS / 60),
+            )
+        entries = [entry for _, entry in recent]
         wanting = [entry for entry in entries if entry.kind == "answer" or not _is_stored(connection, entry)]
         delivery = _deliver(connection, entries=wanting, now=self._clock())
         self._unanswered = delivery.unknown

@@ -521,13 +521,14 @@ class Ledger(WriteBehind):
         """See `WriteBehind`."""
         self._gathered.add(batch)
 
-    def recover(self, connection: Connection, batch: Sums) -> int:
+    def recover(self, connection: Connection, batch: Sums | None) -> int:
         """See `WriteBehind`: the leases that this worker holds; and all sums are read anew."""
         self._seen = -1
         if self.shared is None or self.shared.fault is not None:
             # What was spent of a lease is taken off it with the batch that tells of it.
+            untold = {} if batch is None else batch.leases
             amounts = {
-                place: purse.held + self._gathered.leases.get(place, 0.0) + batch.leases.get(place, 0.0)
+                place: purse.held + self._gathered.leases.get(place, 0.0) + untold.get(place, 0.0)
                 for place, purse in list(self._purses.items())
                 if not purse.is_empty
             }

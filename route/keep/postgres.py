@@ -181,6 +181,8 @@ class PostgresDatabase(Database):
         self._worker = secrets.token_hex(8)
         self._number = 0
         """Number of this worker's last flush."""
+        self._noted = 0.0
+        """The time in this worker's row of `flushes`, in seconds since 1970."""
         self._acknowledged = Acknowledged()
         self._server = self._caught_up = 0
         """How often a connection was replaced, and of which of them it is known what its server lacks."""
@@ -281,20 +283,24 @@ class PostgresDatabase(Database):
         has_batches = any(batch for _, batch in batches)
         if self._is_gone:
             self._try_again(is_in_doubt=again)
-        if not has_batches and self._caught_up == self._server:
+        # Well within the time after which others take this worker for one that has ended.
+        is_due = self._number > 0 and time.time() - self._noted > _KEPT_FLUSH_SECONDS / 4
+        if not (has_batches or is_due) and self._caught_up == self._server:
             return self._news(batches)
-        server = self._server
+        server, noted = self._server, self._noted
         lack = Lack()
 
         def write(connection: Connection) -> list[Any]:
-            nonlocal server, lack
+            nonlocal server, noted, lack
             server = self._server  # a connection that breaks is replaced, perhaps by one to another server
-            lack = self._supplied(connection, batches) if server != self._caught_up else Lack()
-            if again and self._last_flush(connection) == number:  # the commit that broke was made
-                return [buffer.read(connection) for buffer, _ in batches]
-            if has_batches:
-                connection.execute(_NUMBER_FLUSH, (self._worker, number, time.time()))
+            is_made = again and self._last_flush(connection) == number  # the commit that broke
+            waiting = [(buffer, None) for buffer, _ in batches] if is_made else batches
+            lack = self._supplied(connection, waiting) if server != self._caught_up else Lack()
+            if not is_made and (has_batches or is_due):
+                noted = time.time()
+                connection.execute(_NUMBER_FLUSH, (self._worker, number if has_batches else self._number, noted))
                 self._tidy(connection)
+            if not is_made and has_batches:
                 return [buffer.write(connection, batch) for buffer, batch in batches]
             return [buffer.read(connection) for buffer, _ in batches]
 
@@ -303,7 +309,7 @@ class PostgresDatabase(Database):
         except DatabaseError as error:
             self._doubt = batches if has_batches and (error.in_doubt or again) else None
             raise DatabaseError(str(error), in_doubt=self._doubt is not None) from None
-        self._caught_up, self._doubt = server, None
+        self._caught_up, self._doubt, self._noted = server, None, noted
         if has_batches:
             self._number = number
             self._acknowledged.add(number, batches)
@@ -318,9 +324,10 @@ class PostgresDatabase(Database):
     def _supplied(self, connection: Connection, batches: list[tuple[WriteBehind, Any]]) -> Lack:
         """Write again what a new server lacks; return what that was."""
         last = self._last_flush(connection)
-        again = self._acknowledged.after(last or 0)
-        # The row of a worker that has written nothing for a day was tidied away.
-        known = self._number if last is None and not again else last or 0
+        # The row of a worker that was away for a day was tidied away: what it wrote is there, and would count twice.
+        is_tidied = last is None and time.time() - self._noted > _KEPT_FLUSH_SECONDS
+        known = self._number if is_tidied else last or 0
+        again = self._acknowledged.after(known)
         if known < self._number:
             connection.execute(_NUMBER_FLUSH, (self._worker, self._number, time.time()))
         for flush in again:

@@ -55,18 +55,11 @@ class ResponseStore:
         previous, now = response.get("previous_response_id"), time.time()
         texts = (await to_json(response)).decode(), (await to_json(items)).decode()
         size = sum(len(text.encode()) for text in texts)
-        most = int(self.most_mb * 2**20)
-        if size > most:
-            raise NoRoomError(
-                f"the response and its input have {size:,} bytes, of at most {most:,} that a key may keep"
-            )
-        room = self._database.room()
-        if room is not None and size > room:
-            raise NoRoomError("the disk is nearly full")
+        most = self._most_bytes(size)
 
         def write(connection: Connection) -> int:
             row = (response["id"], key, now, previous, *texts, size)
-            evicted = _make_room(connection, key, size, most)
+            evicted = _make_room(connection, key, response["id"], size, most)
             columns = "id, key, time, previous, response, items, size"
             # A provider's own identifier is kept once.
             insert = f"INSERT INTO responses ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -78,24 +71,42 @@ class ResponseStore:
                 connection.execute(f"DELETE FROM {table} WHERE {column} IN ({old})", since)
             return evicted
 
-        evicted = await self._database.run(write)
-        if evicted:
-            self.evicted += evicted
-            _LOGGER.warning("%d stored responses left before their time, to make room for one of key %s", evicted, key)
+        self._tell_evicted(await self._database.run(write), key)
 
     async def renew(self, key: str, row: StoredResponse, response: JSON) -> None:
-        """Put a response that was made in the background in the place of what was kept while it was being made."""
+        """Put a response that was made in the background in the place of what was kept while it was being made.
+
+        Raise DatabaseError if it is not on the disk.
+        """
         text = (await to_json(response)).decode()
         size = len(text.encode()) + len(await to_json(row.items))
-        if size > int(self.most_mb * 2**20):
-            raise NoRoomError("the response is larger than what a key may keep")
+        most = self._most_bytes(size)
 
-        def write(connection: Connection) -> None:
+        def write(connection: Connection) -> int:
+            evicted = _make_room(connection, key, response["id"], size, most)
             update = "UPDATE responses SET response = ?, size = ? WHERE id = ? AND key = ?"
             connection.execute(update, (text, size, response["id"], key))
             _note_items(connection, response)
+            return evicted
 
-        await self._database.run(write)
+        self._tell_evicted(await self._database.run(write), key)
+
+    def _most_bytes(self, size: int) -> int:
+        """Return the space of a key; raise NoRoomError if a response of `size` bytes does not fit, or on the disk."""
+        most = int(self.most_mb * 2**20)
+        if size > most:
+            raise NoRoomError(
+                f"the response and its input have {size:,} bytes, of at most {most:,} that a key may keep"
+            )
+        room = self._database.room()
+        if room is not None and size > room:
+            raise NoRoomError("the disk is nearly full")
+        return most
+
+    def _tell_evicted(self, evicted: int, key: str) -> None:
+        if evicted:
+            self.evicted += evicted
+            _LOGGER.warning("%d stored responses left before their time, to make room for one of key %s", evicted, key)
 
     async def is_anothers(self, key: str, identifier: str) -> bool:
         """Return whether a response is kept for another key."""
@@ -169,15 +180,17 @@ def _note_items(connection: Connection, response: JSON) -> None:
             connection.execute(insert, (item["id"], response["id"]))
 
 
-def _make_room(connection: Connection, key: str, size: int, most: int) -> int:
-    """Forget the oldest responses of a key, and then of all, that leave too little room; return how many."""
+def _make_room(connection: Connection, key: str, identifier: str, size: int, most: int) -> int:
+    """Forget the oldest responses of a key, and then of all, that leave one too little room; return how many."""
     evicted = 0
-    for where, parameters, limit in ((" WHERE key = ?", (key,), most), ("", (), _MOST_BYTES_IN_ALL)):
-        used = connection.execute(f"SELECT coalesce(sum(size), 0) FROM responses{where}", parameters).fetchone()[0]
-        excess = used + size - limit
+    before = connection.execute("SELECT size FROM responses WHERE id = ? AND key = ?", (identifier, key)).fetchone()
+    growth = size - (0 if before is None else before[0])
+    for where, parameters, limit in (("key = ?", (key,), most), ("1 = 1", (), _MOST_BYTES_IN_ALL)):
+        used = connection.execute(f"SELECT coalesce(sum(size), 0) FROM responses WHERE {where}", parameters).fetchone()
+        excess = used[0] + growth - limit
         while excess > 0:
-            query = f"SELECT id, size FROM responses{where} ORDER BY time, id LIMIT ?"
-            oldest = connection.execute(query, (*parameters, _MOST_FORGOTTEN)).fetchall()
+            query = f"SELECT id, size FROM responses WHERE {where} AND id <> ? ORDER BY time, id LIMIT ?"
+            oldest = connection.execute(query, (*parameters, identifier, _MOST_FORGOTTEN)).fetchall()
             if not oldest:
                 break
             for identifier, its_size in oldest:

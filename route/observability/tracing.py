@@ -1,8 +1,8 @@
 """Traces of requests by OpenTelemetry: a span for each, with children for the scores, the choice and each call.
 
 A request that brings a W3C `traceparent` goes on with that trace, and providers and the P2L endpoint get the one of
-their call. Spans hold names, counts and costs; the prompt only where that is asked for. Without tracing nothing of this
-is imported, and a request pays for a few comparisons with None.
+their call. Spans hold names, counts, costs and what ends an answer; the prompt only where that is asked for. Without
+tracing nothing of this is imported, and a request pays for a few comparisons with None.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ _PORTS = {"http": 80, "https": 443}
 _MEDIA = {"text": "text", "json_object": "json", "json_schema": "json", "audio": "speech", "image": "image"}
 """Types of output by the names of formats and modalities."""
 _MOST_STOPS = 16
-_LONGEST_IDENTIFIER = 256
+_LONGEST_TEXT = 256
+"""Characters of what clients may write as long as they like."""
 
 
 def place_of(provider: str, sent_model: str, url: str) -> Attributes:
@@ -94,7 +95,7 @@ def _first(request: Mapping[str, Any], *paths: str) -> Any:
 
 
 def _asked(request: Mapping[str, Any]) -> Attributes:
-    """Return the attributes of a request of chat completions, Messages or Responses; nothing of its text."""
+    """Return the attributes of a request of chat completions, Messages or Responses; of its texts only its stops."""
     stops = _first(request, "stop", "stop_sequences")
     stops = [stops] if isinstance(stops, str) else stops if isinstance(stops, list) else []
     format_name = _first(request, "response_format.type", "text.format.type", "output_config.format.type")
@@ -103,7 +104,9 @@ def _asked(request: Mapping[str, Any]) -> Attributes:
         format_name = next((each for each in ("audio", "image") if each in modalities), None)
     about: dict[str, Any] = {f"gen_ai.request.{name}": request.get(name) for name in _SAMPLING}
     about["gen_ai.request.max_tokens"] = _first(request, *_LIMITS)
-    about["gen_ai.request.stop_sequences"] = [stop for stop in stops[:_MOST_STOPS] if isinstance(stop, str)] or None
+    about["gen_ai.request.stop_sequences"] = [
+        _cut(stop) for stop in stops[:_MOST_STOPS] if isinstance(stop, str)
+    ] or None
     about["gen_ai.request.choice.count"] = request.get("n") if request.get("n") != 1 else None
     about["gen_ai.request.stream"] = True if request.get("stream") is True else None
     about["gen_ai.request.reasoning.level"] = _first(
@@ -111,7 +114,11 @@ def _asked(request: Mapping[str, Any]) -> Attributes:
     )
     about["gen_ai.request.previous_response.id"] = request.get("previous_response_id")
     about["gen_ai.output.type"] = _MEDIA.get(str(format_name))
-    return about
+    return {name: _cut(part) for name, part in about.items()}
+
+
+def _cut(part: Any) -> Any:
+    return part[:_LONGEST_TEXT] if isinstance(part, str) else part
 
 
 @dataclass
@@ -196,7 +203,7 @@ class RequestTrace:
             "gen_ai.operation.name": operation,
             **place,
             **_asked(request),
-            "gen_ai.conversation.id": conversation[:_LONGEST_IDENTIFIER] if isinstance(conversation, str) else None,
+            "gen_ai.conversation.id": _cut(conversation) if isinstance(conversation, str) else None,
         }
         name = f"{operation} {place.get('gen_ai.request.model')}"
         span = self.tracing.start(name, self.context, is_call=True, about=about)

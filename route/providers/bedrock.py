@@ -25,7 +25,7 @@ from route.providers.usage import of_converse
 _WHO = "bedrock"
 _SAMPLING = {"temperature": "temperature", "top_p": "topP"}
 _TRANSLATED = translation.TRANSLATED | {*_SAMPLING, "model"}
-_HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty"}
+_HINTS = translation.HINTS | {"seed", "frequency_penalty", "presence_penalty", "parallel_tool_calls"}
 _UNSENT = _TRANSLATED | _HINTS | efforts.FIELDS
 _NOTHING = "(no output)"  # Converse refuses a result without text
 _ONLY_JSON = "Answer with one JSON object and nothing else."

@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from route.providers import completions, efforts, translation
-from route.providers.base import JSON, OWN_HISTORY, Account, Forwarded, Provider, Timeouts, note_dropped
+from route.providers.base import (
+    JSON,
+    OWN_HISTORY,
+    Account,
+    Fault,
+    Forwarded,
+    Provider,
+    ProviderError,
+    Timeouts,
+    note_dropped,
+)
 from route.providers.openai import OpenAICompatible
 from route.providers.usage import of_cohere
 
@@ -138,6 +148,9 @@ def _tools(request: JSON) -> JSON:
     if isinstance(choice, dict) and choice.get("type") == "function":
         name = (choice.get("function") or {}).get("name")
         chosen = [tool for tool in tools if (tool.get("function") or {}).get("name") == name]
+        if not chosen:
+            what = f"tool_choice: no tool is named {name!r}"
+            raise ProviderError(Fault.REQUEST, f"{_WHO}: {what}", detail=what)
         return {"tools": [_tool(tool) for tool in chosen], "tool_choice": "REQUIRED"}
     if choice not in (None, "auto", *_CHOICES):
         raise translation.unsupported(_WHO, "this tool_choice")

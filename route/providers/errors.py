@@ -47,9 +47,12 @@ _SPENT = re.compile(
     r"|(out of|no|not enough|exhausted) (\w+ )?(credits?|funds|budget|balance)\b"
     r"|exceeded (your|its|the) (current )?(quota|budget)|budget (has been |is |was )?(exceeded|exhausted|reached)"
     r"|(monthly|weekly|daily|plan) (\w+ )?(limit|quota) (has been )?(reached|exceeded)"
-    r"|(account|subscription|billing|organi[sz]ation) .{0,40}"
-    r"(suspend|deactivat|disabled|restricted|not active|past due|in arrears|overdue)"
-    r"|spending cap|credits? (are|is|have been) (depleted|exhausted|used up)|arrearage|in good standing|billing account"
+    # The account itself, not what one has switched off: "your organization has disabled web search".
+    r"|(account|subscription|billing|organi[sz]ation)( associated with .{0,20}| [\w-]+)? (is|was|has been|have been)"
+    r"( \w+)? (suspend|deactivat|disabled|restricted(?! to)|not active|past due|in arrears|overdue)"
+    r"|(no|without an?|invalid) (valid |active )?billing account"
+    r"|billing account .{0,40}(disabled|closed|suspend|not (active|valid|found|open))"
+    r"|spending cap|credits? (are|is|have been) (depleted|exhausted|used up)|arrearage|in good standing"
 )
 """Of an account whose money is spent, where the status does not say so; with 429 it is a limit that passes."""
 _KEY = re.compile(r"api[_ ]key[_ ](not[_ ]valid|invalid)|invalid[_ ](x-)?api[_ -]key|incorrect api key")

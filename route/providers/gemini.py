@@ -36,7 +36,8 @@ _GENERATION = {
     "frequency_penalty": "frequencyPenalty",
 }
 _TRANSLATED = translation.TRANSLATED | {*_GENERATION, "model"}
-_UNSENT = _TRANSLATED | translation.HINTS | efforts.FIELDS
+_HINTS = translation.HINTS | {"parallel_tool_calls"}
+_UNSENT = _TRANSLATED | _HINTS | efforts.FIELDS
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 # From Gemini 3 on tool calls are signed; Google documents this value for calls of another model.
 _UNSIGNED = "skip_thought_signature_validator"
@@ -46,7 +47,7 @@ def generate_request(request: JSON) -> JSON:
     """Translate a chat completion request, without its model, which is part of the path."""
     translation.refuse_the_impossible(_WHO, request)
     body = {key: value for key, value in request.items() if key not in _UNSENT}
-    translation.note_hints(request, translation.HINTS)
+    translation.note_hints(request, _HINTS)
     signed = not re.search(r"gemini-[12]\b", str(request.get("model")))
     parts = partial(_parts, names={}, signed=signed)
     body["contents"] = translation.turns_of(request.get("messages") or [], "model", "parts", parts)

@@ -129,7 +129,9 @@ class TranslatingClient(ABC):
 
 def note_hints(request: JSON, hints: Collection[str]) -> None:
     """Note the hints of a request that a protocol has no counterpart for."""
-    note_dropped(*(name for name in request if name in hints and request[name] not in (None, False)))
+    # Calls are parallel unless a request says otherwise; other hints say nothing where they are false.
+    usual = {"parallel_tool_calls": True}
+    note_dropped(*(name for name in request if name in hints and request[name] not in (None, usual.get(name, False))))
 
 
 def unsupported(who: str, what: str) -> ProviderError:

@@ -31,6 +31,7 @@ def as_tools(body: JSON) -> JSON:
     tools = [{"type": "function", "function": function} for function in body.get("functions") or []]
     if tools:
         request["tools"] = [*(body.get("tools") or []), *tools]
+        request["parallel_tool_calls"] = False  # a function's answer has room for one call
     choice = body.get("function_call")
     if isinstance(choice, dict):
         request["tool_choice"] = {"type": "function", "function": choice}

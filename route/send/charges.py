@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,7 @@ _TOKENS_PER_SECOND = 100.0
 # After which a provider stops an answer whose connection is closed.
 _NOTICE_SECONDS = 0.1
 _MILLION = 1e6
+_LOGGER = logging.getLogger("route")
 _DEEPEST_DELTA = 4  # tool calls hold functions; nothing is deeper
 _DEEPEST_MARK = 8  # results of tools in the content of messages
 
@@ -283,7 +285,8 @@ class Charge:
     async def look_up(self) -> None:
         """Take over the provider's own record, which it may write seconds later; without one the estimate stays.
 
-        An answer that is made in the background is waited for.
+        An answer that is made in the background is waited for. Where several looks in a row fail, or time is over, the
+        log says that the cost is an estimate.
         """
         records = self._records
         assert records is not None
@@ -292,19 +295,23 @@ class Charge:
         ends = time.perf_counter() + (_BACKGROUND_SECONDS if is_background else sum(_RECORD_PAUSES))
         pauses = iter(_RECORD_PAUSES)
         pause: float | None = next(pauses)
+        why = "it has no counts yet"
         while pause is not None:
             await asyncio.sleep(pause)
             try:
                 record = await records.recorded(self.identifier, _RECORD_TIMEOUTS)
-            except ProviderError:
+            except ProviderError as error:
+                why = str(error)
                 pause = next(pauses, None)
                 continue
             if record.get("usage") is not None:
                 self.take_usage(record)
                 self.identify(record)
-            pause = min(2 * pause, _RECORD_PAUSES[-1])
-            if record.get("usage") is not None or time.perf_counter() > ends:
                 return
+            why = "it has no counts yet"
+            pauses = iter(_RECORD_PAUSES)
+            pause = min(2 * pause, _RECORD_PAUSES[-1]) if time.perf_counter() < ends else None
+        _LOGGER.warning("the record of an answer of %s is not read, its cost is an estimate: %s", self.model, why)
 
     def learn(self) -> None:
         """Take over what a stream, whose tokens the provider counted, says of others that may be cut."""

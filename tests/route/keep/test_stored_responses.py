@@ -84,6 +84,41 @@ def test_a_disk_that_is_nearly_full_takes_votes_and_no_responses(
     asyncio.run(main())
 
 
+@every_database
+def test_a_response_that_was_made_in_the_background_pushes_out_older_ones_and_not_itself(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with database(tmp_path / "router.sqlite") as opened:
+            store = ResponseStore(opened, enabled=True, most_mb=1.0)
+            await store.put("ops", response("oldest"), large(300))
+            await store.put("ops", response("made"), [])
+            await store.put("ops", response("newest"), large(300))
+            [stub] = await store.chain("ops", "made")
+            made = {**response("made"), "text": "x" * 1024 * 600}
+            await store.renew("ops", stub, made)
+            kept = {name: await store.chain("ops", name) for name in ("oldest", "made", "newest")}
+            assert {name: len(rows) for name, rows in kept.items()} == {"oldest": 0, "made": 1, "newest": 1}
+            assert kept["made"][0].response == made
+            assert store.evicted == 1
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_is_nearly_full_takes_no_response_that_was_made_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with database(tmp_path / "router.sqlite") as opened:
+            store = ResponseStore(opened, enabled=True, most_mb=1.0)
+            await store.put("ops", response("made"), [])
+            [stub] = await store.chain("ops", "made")
+            monkeypatch.setattr(SqliteDatabase, "room", lambda _: 10_000)
+            with pytest.raises(NoRoomError, match="the disk is nearly full"):
+                await store.renew("ops", stub, {**response("made"), "text": "x" * 20_000})
+            assert await store.chain("ops", "made") == [stub]
+
+    asyncio.run(main())
+
+
 def test_the_reserve_is_a_part_of_the_disk(tmp_path: Path) -> None:
     opened = SqliteDatabase(tmp_path / "router.sqlite")
     room = opened.room()

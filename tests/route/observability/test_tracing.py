@@ -207,6 +207,20 @@ def test_a_call_in_the_clients_own_protocol_has_the_same_names(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_texts_of_clients_are_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with traced(tmp_path) as (router, collector):
+            body = {"messages": HELLO, "stop": ["s" * 9000], "reasoning_effort": "e" * 9000}
+            await router.post("/v1/chat/completions", body, {})
+            await sent(router)
+        call, *_ = collector.named("chat good-1")
+        told = genai_of(call)
+        assert told["gen_ai.request.stop_sequences"] == ["s" * 256]
+        assert told["gen_ai.request.reasoning.level"] == "e" * 256
+
+    asyncio.run(main())
+
+
 def test_fields_of_any_shape_do_not_break_the_spans_of_a_request(tmp_path: Path) -> None:
     async def main() -> None:
         async with traced(tmp_path) as (router, collector):

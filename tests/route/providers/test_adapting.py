@@ -143,11 +143,26 @@ def test_what_thinking_does_not_go_with() -> None:
         "Your account has run out of credits",
         "This organization has exceeded its budget",
         "Billing hard limit has been reached",
+        "The account associated with this API key has been deactivated",
+        "The billing account for the owning project is disabled in state absent",
     ],
 )
 def test_a_spent_account_is_not_the_clients_fault(words: str) -> None:
     error = refusal("host", 400, {}, {"error": {"type": "invalid_request_error", "message": words}})
     assert error.fault.value == "credentials"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Your organization has disabled web search",
+        "The account type is restricted to text",
+        "messages.0: unknown block 'my billing account'",
+    ],
+)
+def test_words_about_an_account_that_is_well_do_not_put_it_aside(words: str) -> None:
+    error = refusal("host", 400, {}, {"error": {"type": "invalid_request_error", "message": words}})
+    assert error.fault.value == "request"
 
 
 def test_whole_answers_of_cousins() -> None:

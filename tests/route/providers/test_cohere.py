@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from route.providers.base import JSON, OWN_HISTORY, Fault
+from route.providers.base import DROPPED_FIELDS, JSON, OWN_HISTORY, Fault, ProviderError
 from route.providers.cohere import chat_request, completion_of
 from tests.route.providers.servers import (
     KEY,
@@ -147,6 +147,23 @@ def test_a_choice_of_tools(choice: Any, names: list[str], sent: str | None) -> N
     assert [tool["function"]["name"] for tool in body["tools"]] == names
     assert all(tool["function"]["parameters"]["type"] == "object" for tool in body["tools"])
     assert body.get("tool_choice") == sent
+
+
+def test_a_choice_of_a_tool_that_is_not_there_is_refused_by_its_name() -> None:
+    with pytest.raises(ProviderError) as refused:
+        translated(tools=[LOOK], tool_choice={"type": "function", "function": {"name": "leap"}})
+    assert (refused.value.fault, refused.value.detail) == (Fault.REQUEST, "tool_choice: no tool is named 'leap'")
+
+
+def test_that_calls_may_not_be_parallel_has_no_counterpart_which_is_told() -> None:
+    for wish, told in ((True, []), (False, ["parallel_tool_calls"])):
+        dropped: list[str] = []
+        token = DROPPED_FIELDS.set(dropped)
+        try:
+            assert "parallel_tool_calls" not in translated(tools=[LOOK], parallel_tool_calls=wish)
+        finally:
+            DROPPED_FIELDS.reset(token)
+        assert dropped == told
 
 
 def test_schemas_and_efforts() -> None:

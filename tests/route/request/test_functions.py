@@ -66,7 +66,7 @@ def test_functions_go_out_as_tools_and_calls_come_back_as_functions(tmp_path: Pa
     assert body["tools"] == [
         {"name": "look", "description": "Look there.", "input_schema": {"type": "object", "properties": {}}}
     ]
-    assert body["tool_choice"] == {"type": "tool", "name": "look"}
+    assert body["tool_choice"] == {"type": "tool", "name": "look", "disable_parallel_tool_use": True}
     [_, use, result] = [turn["content"] for turn in body["messages"]]
     assert (use[0]["name"], use[0]["input"]) == ("look", {"at": "sky"})
     assert (result[0]["tool_use_id"], result[0]["content"][0]["text"]) == (use[0]["id"], "a heron")
