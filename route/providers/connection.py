@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import socket
 import ssl
 import zlib
@@ -25,20 +26,31 @@ import httptools
 from multidict import CIMultiDict
 from yarl import URL
 
+from p2l.common.errors import ConfigError
 from p2l.common.web import time_limit
 
-_KEEP_ALIVE_SECONDS = 30.0  # below what providers and load balancers keep
+_KEEP_ALIVE_SECONDS = 30.0
+"""Below what most providers keep. Some servers (uvicorn, vLLM) close after 5 s, which is noticed; but a request that
+crosses such an end is not sent again here, since it may have been paid for: it is a fault of the connection."""
 _MOST_UNREAD_BYTES = 2**18  # beyond which a provider has to wait
 _UNPACKED_BYTES = 2**17  # at once, of a compressed answer
-_MOST_HEADER_BYTES = 2**16
+_MOST_HEADER_BYTES = 2**16  # also of what arrives without a byte of the body
+_MOST_INTERIM_ANSWERS = 20
 _OTHER_ADDRESS_SECONDS = 0.25  # after which another address of the host is tried beside the first
 _UNPACKABLE = ("gzip", "deflate", "x-gzip")
 _GZIP_OR_ZLIB_BITS = 47
-_WITHOUT_BODY = (204, 304)
+_FRAMING = ("content-length", "transfer-encoding")  # which the body alone decides
+_TARGET = re.compile(r"[!-~]+")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
 
 class UnreachableError(Exception):
     """No connection could be opened; the message says why, without the address."""
+
+
+class UnsentError(Exception):
+    """The request is none that HTTP can carry; the message names what is at fault, without its value."""
 
 
 class BrokenError(Exception):
@@ -59,6 +71,8 @@ class HttpAnswer:
         self._received: deque[bytes] = deque()
         self._unread = 0
         self._packed: zlib._Decompress | None = None
+        self._lacks_end = False  # of what is packed
+        self._fruitless = 0  # bytes since the last one that was unpacked
         self._is_whole = False
         self._error: BaseException | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -79,38 +93,46 @@ class HttpAnswer:
 
     async def readany(self) -> bytes:
         """Return what has arrived of the body, at least a byte; nothing at its end."""
-        while not self._received:
+        while True:
+            while self._received:
+                piece = self._received.popleft()
+                taken = self._unpacked(self._packed, piece) if self._packed is not None else self._took(piece)
+                if taken:
+                    return taken
             if self._error is not None:
                 raise self._error
             if self._is_whole:
+                if self._lacks_end:
+                    raise NotHttpError("a compressed body without its end")
                 return b""
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
-        piece = self._received.popleft()
-        if self._packed is not None:
-            return self._unpacked(piece) or await self.readany()
-        self._took(len(piece))
-        return piece
 
-    def _unpacked(self, piece: bytes) -> bytes:
-        assert self._packed is not None
+    def _unpacked(self, packed: zlib._Decompress, piece: bytes) -> bytes:
+        if packed.eof:  # another part follows, as gzip may have
+            packed = self._packed = zlib.decompressobj(_GZIP_OR_ZLIB_BITS)
         try:
-            unpacked = self._packed.decompress(piece, _UNPACKED_BYTES)
+            unpacked = packed.decompress(piece, _UNPACKED_BYTES)
         except zlib.error:
             raise NotHttpError("a compressed body that cannot be read") from None
-        rest = self._packed.unconsumed_tail
+        rest = packed.unconsumed_tail or packed.unused_data
         if rest:
             self._received.appendleft(rest)
-        self._took(len(piece) - len(rest))
+        self._lacks_end = not packed.eof
+        consumed = self._took(piece[: len(piece) - len(rest)])
+        self._fruitless = 0 if unpacked else self._fruitless + len(consumed)
+        if self._fruitless > _MOST_HEADER_BYTES:
+            raise NotHttpError("a compressed body that holds nothing")
         return unpacked
 
-    def _took(self, size: int) -> None:
-        self._unread -= size
+    def _took(self, piece: bytes) -> bytes:
+        self._unread -= len(piece)
         if self._connection is not None and self._unread <= _MOST_UNREAD_BYTES // 2:
             self._connection.resume()
+        return piece
 
     def set_exception(self, error: BaseException) -> None:
         """Let whoever reads have an error, after what has arrived."""
@@ -126,7 +148,9 @@ class HttpAnswer:
             self.set_exception(NotHttpError(f"a body in {coding[:20]}, which was not asked for"))
 
     def receive(self, piece: bytes) -> None:
-        """Take over a piece of the body."""
+        """Take over a piece of the body; none after an error."""
+        if self._error is not None:
+            return
         self._received.append(piece)
         self._unread += len(piece)
         if self._connection is not None and self._unread > _MOST_UNREAD_BYTES:
@@ -159,6 +183,9 @@ class _ProviderConnection(asyncio.Protocol):
         self._head: asyncio.Future[HttpAnswer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
+        self._bodiless_bytes = 0
+        """That arrived without a byte of the body: a header or chunk without end, of which the parser tells nothing."""
+        self._interim_answers = 0
         self._is_paused = False
         self._may_be_kept = True
 
@@ -168,7 +195,7 @@ class _ProviderConnection(asyncio.Protocol):
             self._timer.cancel()
         self._parser = httptools.HttpResponseParser(self)
         self._answer = HttpAnswer(self)
-        self._header_bytes = 0
+        self._header_bytes = self._bodiless_bytes = self._interim_answers = 0
         self._head = asyncio.get_running_loop().create_future()
         assert self._transport is not None
         self._transport.write(message)
@@ -188,8 +215,13 @@ class _ProviderConnection(asyncio.Protocol):
         if self._answer is None or self._answer._is_whole:  # nothing was asked for
             self.abort()
             return
+        self._bodiless_bytes += len(data)
         try:
             self._parser.feed_data(data)
+            if self._bodiless_bytes > _MOST_HEADER_BYTES and not self._answer._is_whole:
+                raise NotHttpError("too many headers, or too large ones")
+        except NotHttpError as error:
+            self._fail(error)
         except httptools.HttpParserUpgrade:
             self._fail(NotHttpError("another protocol"))
         except httptools.HttpParserError as error:
@@ -226,6 +258,9 @@ class _ProviderConnection(asyncio.Protocol):
         assert answer is not None
         answer.status = self._parser.get_status_code()
         if answer.status < 200:  # an interim answer, which another one follows
+            self._interim_answers += 1
+            if self._interim_answers > _MOST_INTERIM_ANSWERS:
+                raise NotHttpError("interim answers without end")
             answer.headers.clear()
             return
         self._may_be_kept = self._parser.should_keep_alive()
@@ -235,6 +270,7 @@ class _ProviderConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         assert self._answer is not None
+        self._bodiless_bytes = 0
         self._answer.receive(body)
 
     def on_message_complete(self) -> None:
@@ -276,7 +312,7 @@ class _ProviderConnection(asyncio.Protocol):
         self._may_be_kept = False
         if self._head is not None and not self._head.done():
             self._head.set_exception(error)
-        elif self._answer is not None:
+        elif self._answer is not None and not self._answer._is_whole:  # what follows a whole answer is not its fault
             self._answer.set_exception(error)
 
 
@@ -284,11 +320,14 @@ class Connections:
     """The connections to one address."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        """Open none yet; each request has these headers."""
+        """Open none yet; each request has these headers. Raise ConfigError for one that cannot be sent."""
         address = URL(url)
         self._origin = _origin_of(url)
-        self._headers = {name.lower(): value for name, value in headers.items()}
-        self._headers["host"] = address.host_port_subcomponent or ""
+        try:
+            self._headers = _sendable(headers)
+        except UnsentError as error:
+            raise ConfigError(f"{address.host}: {error}") from None
+        self._headers.setdefault("host", address.host_port_subcomponent or "")
         self._all: set[_ProviderConnection] = set()
         self._idle: list[_ProviderConnection] = []
         self._tls: ssl.SSLContext | None = None
@@ -302,7 +341,7 @@ class Connections:
     ) -> HttpAnswer:
         """Send a request and return its answer, once its head has arrived.
 
-        Raise UnreachableError, BrokenError, NotHttpError or TimeoutError.
+        Raise UnsentError, UnreachableError, BrokenError, NotHttpError or TimeoutError.
         """
         message = self._message(method, url, body, headers)
         connection = self._idle.pop() if self._idle else await self._open(connect_seconds)
@@ -310,14 +349,12 @@ class Connections:
 
     def _message(self, method: str, url: str | URL, body: bytes, headers: Mapping[str, str] | None) -> bytes:
         target = _target_of(url) if isinstance(url, str) else url.raw_path_qs
-        named = self._headers
-        if headers:
-            named = {**named, **{name.lower(): value for name, value in headers.items()}}
+        if not _TARGET.fullmatch(target):
+            raise UnsentError("its address has characters that no request can carry")
+        named = {**self._headers, **_sendable(headers)} if headers else self._headers
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
         if body or method not in ("GET", "DELETE"):
             lines.append(f"content-length: {len(body)}")
-        if any("\r" in line or "\n" in line for line in lines):
-            raise ValueError("a header with a line of its own")
         return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
 
     async def _open(self, seconds: float) -> _ProviderConnection:
@@ -332,13 +369,19 @@ class Connections:
                 opened = await aiohappyeyeballs.start_connection(
                     found, happy_eyeballs_delay=_OTHER_ADDRESS_SECONDS, loop=loop
                 )
-                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                try:
+                    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                except OSError:  # the other side has closed it
+                    opened.close()
+                    raise
                 name = host if tls is not None else None
                 _, connection = await loop.create_connection(
                     lambda: _ProviderConnection(self), sock=opened, ssl=tls, server_hostname=name
                 )
         except ssl.SSLError as error:
-            raise UnreachableError(f"no encryption ({error.reason})") from None
+            raise UnreachableError(
+                f"no encryption ({getattr(error, 'reason', None) or 'the handshake failed'})"
+            ) from None
         except OSError as error:
             known = error.errno if error.errno in errno.errorcode else None
             reason = error.strerror or "no connection"
@@ -360,6 +403,16 @@ class Connections:
         """Close all of them."""
         for connection in list(self._all):
             connection.abort()
+
+
+def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers with their names in small letters. Raise UnsentError for one that a request cannot have."""
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or name.lower() in _FRAMING:
+            raise UnsentError(f"a request cannot have the header {name[:80]!r}")
+        if not _VALUE.fullmatch(value):
+            raise UnsentError(f"the header {name} has characters that HTTP cannot carry")
+    return {name.lower(): value for name, value in headers.items()}
 
 
 @lru_cache(maxsize=256)

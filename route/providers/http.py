@@ -41,7 +41,14 @@ from route.providers.base import (
     Timeouts,
 )
 from route.providers.completions import SHAPE_ERRORS
-from route.providers.connection import BrokenError, Connections, HttpAnswer, NotHttpError, UnreachableError
+from route.providers.connection import (
+    BrokenError,
+    Connections,
+    HttpAnswer,
+    NotHttpError,
+    UnreachableError,
+    UnsentError,
+)
 from route.providers.errors import refusal
 
 _MAX_EVENT_BYTES = 32 * 2**20  # more would fill our memory
@@ -64,6 +71,8 @@ _HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{309}")
 """What a number has that may be too large for a float."""
 _FEW_NUMBERS_BYTES = 2000  # whose numbers take less time to read with care than to search for large ones
 _LARGE_REQUEST_BYTES = 2**20
+_BROKEN_OFF = (aiohttp.ClientError, OSError, BrokenError, NotHttpError)
+"""Errors of a body that ends before its time or cannot be read."""
 _MAX_REFUSAL_BYTES = 2**16  # of a body that says what was wrong; the rest is not read
 
 
@@ -341,8 +350,9 @@ class Transport:
             return response
         text = b""
         try:
-            while len(text) < _MAX_REFUSAL_BYTES and (received := await response.content.readany()):
-                text += received
+            with contextlib.suppress(*_BROKEN_OFF):  # the status says enough
+                while len(text) < _MAX_REFUSAL_BYTES and (received := await response.content.readany()):
+                    text += received
         finally:
             response.close()
         raise refusal(self.host, response.status, response.headers, text, self._secrets)
@@ -374,6 +384,8 @@ class Transport:
         match error:
             case UnreachableError():
                 return ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {error}", host=self.host)
+            case UnsentError():
+                return ProviderError(Fault.REQUEST, f"{self.host} was not asked: {error}", host=self.host)
             case BrokenError():
                 return ProviderError(Fault.CONNECTION, f"{self.host} broke the connection", host=self.host)
             case NotHttpError():
@@ -460,7 +472,7 @@ async def _read(reader: HttpAnswer | aiohttp.StreamReader, deadline: float) -> b
 
 
 async def _drain(response: HttpAnswer | aiohttp.ClientResponse) -> None:
-    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError), time_limit(_DRAIN_SECONDS, TimeoutError()):
+    with contextlib.suppress(*_BROKEN_OFF), time_limit(_DRAIN_SECONDS, TimeoutError()):
         while await response.content.readany():
             pass
 
