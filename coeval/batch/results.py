@@ -30,10 +30,19 @@ from coeval.batch.pending import (
 )
 from coeval.batch.submission import Draft, JobContext, backend_for, look, look_up
 from coeval.calling.caller import Accounts
-from coeval.calling.calls import NO_STRUCTURE, STRUCTURE_FIELDS, CallError, Reason, Reply, check_whole, usage_of
+from coeval.calling.calls import (
+    NO_STRUCTURE,
+    STRUCTURE_FIELDS,
+    CallError,
+    Reason,
+    Reply,
+    check_whole,
+    structure_parameters,
+    usage_of,
+)
 from coeval.calling.limits import Retries
 from coeval.interfaces import BATCHING
-from coeval.phases.question import ReplyOrError, apply, kind_of, read_answer
+from coeval.phases.question import Question, ReplyOrError, apply, kind_of, read_answer
 from coeval.schema import Model
 from coeval.storage.meta import Meta, adding, free_work
 from coeval.storage.records import read_json, write_json
@@ -121,7 +130,7 @@ class _Settling:
         for number, entry in enumerate(job_questions(self._questions)):
             # The costs of what was stored before a kill are counted here, too.
             answered = {
-                part: self._answered(custom_id(self._job.token, number, place), sent)
+                part: self._answered(entry.question, custom_id(self._job.token, number, place), sent)
                 for place, (part, sent) in enumerate(entry.sent.items())
             }
             if entry.question.id not in stored:
@@ -202,13 +211,19 @@ class _Settling:
             settled = self._context.apply(entry.question, {**entry.kept, **answers})
             self._counts["failed"] += len(settled.failures)
 
-    def _answered(self, custom: str, sent: Sent) -> _Answered:
+    def _has_form(self, question: Question, sent: Sent) -> bool:
+        """Return whether a request asks for a form of answers that its model may refuse; one of the user's stays."""
+        schema = question.schema
+        is_ours = schema is not None and structure_parameters(self._context.model, question.role, schema)
+        return bool(is_ours) and without_form(sent.body) != sent.body
+
+    def _answered(self, question: Question, custom: str, sent: Sent) -> _Answered:
         """Return the answer to a request, and count what it cost."""
         result = self._result(custom)
         if result.completion is None:
             self._counts["unasked"] += result.unasked
             error = result.error or ProviderError(Fault.MALFORMED, "the batch job has no answer to this request")
-            is_form_refused = error.fault is Fault.REQUEST and without_form(sent.body) != sent.body
+            is_form_refused = error.fault in (Fault.REQUEST, Fault.UNSUPPORTED) and self._has_form(question, sent)
             if is_form_refused and not self._counts["refused forms"]:
                 self._context.tell(self._job, f"{self._job.model}: {NO_STRUCTURE} ({error})", "WARNING")
             self._counts["refused forms"] += is_form_refused

@@ -199,9 +199,9 @@ class Caller:
 
     def _optional(self, call: Call) -> calls.OptionalFields | None:
         """Return the fields of a call that its model may refuse; None where it has none."""
-        if call.logprobs:
-            return self._logprobs
-        return self._structure if call.schema is not None else None
+        if not _optional_parameters(call):  # a form that the user asks for stays
+            return None
+        return self._logprobs if call.logprobs else self._structure
 
     async def _send(self, prepared: _Prepared) -> Reply:
         """Send one request and count what it costs. Raise ProviderError or CallError if there is no reply."""

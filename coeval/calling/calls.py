@@ -189,7 +189,10 @@ _ANSWER = "answer"
 NO_STRUCTURE = "it refuses a JSON schema or a tool for its verdicts; it is asked without, and they are read as text"
 STRUCTURE_FIELDS = ("response_format", "tools", "tool_choice")
 # Parameters by which users ask for a form themselves.
-_OWN_STRUCTURE = frozenset({*STRUCTURE_FIELDS, "guided_json", "structured_outputs", "format", "output_config"})
+_OWN_STRUCTURE = frozenset(STRUCTURE_FIELDS) | {
+    *("guided_json", "structured_outputs", "format", "output_config", "toolConfig", "generationConfig"),
+    *("responseMimeType", "responseSchema", "responseJsonSchema"),
+}
 
 
 def structure_parameters(model: Model, role: Role, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ async def drive(
 
     def settle(question: Question, answers: Mapping[str, ReplyOrError]) -> Settled:
         settled = apply(stage.store, question, answers)
-        _count(stage, outcome, settled)
+        _count(stage, outcome, question, settled)
         return settled
 
     try:
@@ -234,7 +234,7 @@ class _Asker:
             self._journal.forget(question.waiting_id)
         if self._claims is not None:
             self._claims.settle(self._work, question.id)
-        _count(self.stage, self.outcome, settled)
+        _count(self.stage, self.outcome, question, settled)
 
     async def _answer(self, question: Question, part: str, earlier: Reply | None) -> ReplyOrError:
         """Return the first usable answer to a part, otherwise the last, with the tokens of all attempts."""
@@ -279,8 +279,10 @@ def _sample(question: Question, reply: Reply) -> str:
     return "" if question.context.get("grading", {}).get("rationale") else f" (it began {shown(reply.text)})"
 
 
-def _count(stage: Stage, outcome: Outcome, settled: Settled) -> None:
+def _count(stage: Stage, outcome: Outcome, question: Question, settled: Settled) -> None:
     is_failed = bool(settled.failures)
+    if is_failed:
+        stage.failed.add(question.id)
     outcome.failed += is_failed
     outcome.stored += not is_failed
     stage.progress.advance(failed=is_failed)

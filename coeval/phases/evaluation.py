@@ -30,12 +30,17 @@ _ANSWERS_PER_METRIC_CALL = 64  # answers that a metric scores in one call
 _Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]  # an item and an answer to it
 
 
+def _judgement_id(response: str, judge: str) -> str:
+    """Return the id of the scores that a judge gives a response."""
+    return f"{response}__{judge}"
+
+
 def _context(
     judge: str, item: Mapping[str, Any], response: Mapping[str, Any], scores: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the parts of a record besides the judge's answer; `scores` are earlier ones."""
     return {
-        "id": f"{response['id']}__{judge}",
+        "id": _judgement_id(response["id"], judge),
         "response_id": response["id"],
         "datapoint_id": item["id"],
         "task_id": response["task_id"],
@@ -205,6 +210,7 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     for response in work.responses:
         item, _, student = response.rpartition("__")
         is_done = response in scored.done or (stage.modes[_PHASE] == "Model" and student in scored.students)
+        is_done = is_done or _judgement_id(response, judge.name) in stage.failed
         # An item without any of the labels has no factors: nothing of its answers can be scored.
         if not is_done and scored.factors_of(work.items.notes.get(item)):
             missing.append((item.rpartition("__")[2], response))

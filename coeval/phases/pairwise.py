@@ -408,11 +408,18 @@ class _Comparison:
             rounds.tell({meeting: winners[meeting] for meeting in planned if meeting in winners})
         return outcome
 
+    def _sides(self, meeting: Meeting) -> tuple[str, str]:
+        return sides(meeting.first, meeting.second, meeting.datapoint, self.stage.config.experiment.seed)
+
+    def has_failed(self, meeting: Meeting) -> bool:
+        """Return whether this process has asked for the verdict in vain."""
+        return _pair_id(meeting.datapoint, *self._sides(meeting), self.judge.name) in self.stage.failed
+
     def questions(self, planned: Iterable[Meeting]) -> Iterator[Question]:
         failures = self.stage.store.failures(_PHASE)
         for meeting in planned:
             datapoint = meeting.datapoint
-            a, b = sides(meeting.first, meeting.second, datapoint, self.stage.config.experiment.seed)
+            a, b = self._sides(meeting)
             item = self.work.items.get(datapoint)
             first, second = (self.work.responses.get(f"{datapoint}__{name}") for name in (a, b))
             if item is not None and first is not None and second is not None:
@@ -441,12 +448,15 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     earlier = read_verdicts(files, judge.name, is_current, stage.warn_bad_line)
     comparison = _Comparison(stage, judge, work, rubric, earlier)
     schedules = {teacher: comparison.schedule(answered) for teacher, answered in _answered(work).items()}
-    expected = sum(schedule.left for schedule in schedules.values())
-    stage.progress.expect(expected)
     if work.task.pairwise.schedule == "active":
+        expected = sum(schedule.left for schedule in schedules.values())
+        stage.progress.expect(expected)
         outcome = await in_turn(comparison.ask_in_rounds(teacher, schedule) for teacher, schedule in schedules.items())
     else:
-        planned = chain.from_iterable(schedule.everything() for schedule in schedules.values())
+        left = chain.from_iterable(schedule.everything() for schedule in schedules.values())
+        planned = [meeting for meeting in left if not comparison.has_failed(meeting)]
+        expected = len(planned)
+        stage.progress.expect(expected)
         outcome = await drive(stage, _PHASE, judge, comparison.questions(planned))
     outcome.expected += expected
     return outcome

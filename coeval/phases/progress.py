@@ -141,6 +141,8 @@ class Stage:
     cached: int = 0  # replies from the cache so far
     usable: set[str] = field(default_factory=set)  # models that have given a usable answer in the phase at work
     unusable: Counter[str] = field(default_factory=Counter)  # answers of the others, none of which was usable
+    # Ids of questions that all attempts of this process left without a usable answer: the next one asks them again.
+    failed: set[str] = field(default_factory=set)
 
     async def ask(self, call: Call) -> Reply:
         """Return the reply to a call. Raise CallError if there is none."""

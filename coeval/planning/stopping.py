@@ -49,11 +49,14 @@ def boundary(prompts: float, level: float) -> float:
 
 
 def first_place(fit: Fit, confidence: float) -> FirstPlace:
-    """Return the leader of a fit, and whether it is ahead of every other student at this confidence."""
+    """Return the leader of a fit, and whether it is ahead of every other student at this confidence.
+
+    Nothing is decided while a student has no scores: it may be the best.
+    """
     from scipy.special import ndtri
 
     leader = int(np.nanargmax(fit.score))
-    others = int(np.isfinite(fit.score).sum()) - 1
+    others = len(fit.score) - 1
     level = (1.0 - confidence) / max(others, 1)
     ahead = set()
     for (a, b), (test, _) in fitted_pairs(fit):

@@ -57,6 +57,8 @@ def user_cache(name: str) -> Path:
             return folder
     except OSError:  # no home, or one that is read-only
         pass
+    note = f"note: {folder} cannot be written: each process makes its own; set P2L_CACHE to a folder that can be"
+    print(note, file=sys.stderr)
     return Path(tempfile.mkdtemp(prefix=f"p2l-{name}-"))
 
 

@@ -195,8 +195,9 @@ class MappedWeights(dict[str, "npt.NDArray[np.floating[Any]]"]):
 
     def let_go(self) -> None:
         """Give back the memory of what was read; where it is used again it is read again."""
-        for mapped in self.maps:
-            mapped.madvise(mmap.MADV_DONTNEED)
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            for mapped in self.maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def map_weights(folder: Path) -> MappedWeights:

@@ -7,7 +7,8 @@ in float16 and 16 bytes, where byte j holds the numbers j (lower half) and j + 1
 s (q - 8).
 
 `static` is a table of vectors: what MiniLM says of each token of its vocabulary when it reads nothing else, less the
-mean over the vocabulary. As a BERT without layers it is an encoder whose state is the mean of its tokens' vectors.
+mean over the vocabulary. As a BERT without layers it is an encoder whose state is the mean of its tokens' vectors, each
+brought to mean 0 and variance 1 by the layer norm that a BERT begins with.
 
 Shapes: V tokens, D hidden.
 """

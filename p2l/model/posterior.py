@@ -149,6 +149,8 @@ class Posterior:
             if name not in ("eta", "gamma") and not _library(tensor).isfinite(tensor).all():
                 raise CheckpointError(f"{POSTERIOR_FILE}: {name} holds values that are not finite; fit it again")
             setattr(self, name, _float32(tensor))
+        if self.tried is not None and not bool(((self.tried >= 0.0) & (self.tried <= 1.0)).all()):
+            raise CheckpointError(f"{POSTERIOR_FILE}: {_TRIED} holds what is no share; fit it again")
 
     @classmethod
     def load(cls, folder: Path, num_models: int, *, library: Literal["numpy", "torch"] = "torch") -> Posterior | None:

@@ -89,13 +89,13 @@ def _open_all(paths: Sequence[Any], options: ImportOptions, folder: Path) -> Sou
 
 def _expanded(paths: Sequence[Any], folder: Path) -> Iterator[Any]:
     """Yield the paths that globs stand for, and stdin as a file."""
-    for path in paths:
+    for number, path in enumerate(paths):
         text = str(path) if isinstance(path, str | Path) else ""
         if text == STDIN:
             yield _copied(sys.stdin.buffer, folder / "stdin", "-: stdin")
         elif text and Path(text).expanduser().is_fifo():
             with Path(text).expanduser().open("rb") as pipe:
-                yield _copied(pipe, folder / f"pipe-{Path(text).name}", text)
+                yield _copied(pipe, folder / f"pipe-{number}-{Path(text).name}", text)
         elif text and glob.has_magic(text) and not Path(text).expanduser().exists():
             matches = sorted(glob.glob(str(Path(text).expanduser()), recursive=True))  # noqa: PTH207 (absolute too)
             if not matches:

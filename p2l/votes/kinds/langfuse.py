@@ -72,8 +72,12 @@ def _langfuse_files(sample: Sample, table: str) -> list[str]:
 
 
 def _langfuse_joined(sample: Sample) -> Iterator[Record]:
-    """Yield the scores of an exported folder, with what the observations in it tell of the answers."""
+    """Yield the scores of an exported folder, with what the observations in it tell of the answers.
+
+    A score of a whole trace is of its answer where the trace has one answer alone.
+    """
     answers: dict[Any, Row] = {}
+    of_trace: dict[Any, list[Row]] = {}
     for name in _langfuse_files(sample, "observations"):
         for place, row, fault in sample.rows_of(name):
             if fault:
@@ -82,11 +86,15 @@ def _langfuse_joined(sample: Sample) -> Iterator[Record]:
             if first_of(observation, FIRST_MODEL) is not None:
                 kept = {field: observation.get(field) for field in (*FIRST_MODEL, "input", *COSTS)}
                 answers[observation.get("id")] = kept
-                answers.setdefault(observation.get("traceId"), kept)
+                of_trace.setdefault(observation.get("traceId"), []).append(kept)
     for name in _langfuse_files(sample, "scores"):
         for place, row, fault in sample.rows_of(name):
             score = _in_camel_case(row)
-            answer = answers.get(score.get("observationId")) or answers.get(score.get("traceId")) or {}
+            observation_id, trace_id = score.get("observationId"), score.get("traceId")
+            answer: Row = answers.get(observation_id, {}) if observation_id else {}
+            in_trace = of_trace.get(trace_id, []) if trace_id else []
+            if not answer and len(in_trace) == 1:
+                answer = in_trace[0]
             yield Record(place, {**score, **answer, "p2l_observation": bool(answer)}, fault)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 from p2l.common.files import parse_json
 
 _MAX_LITERAL_CHARS = 100_000  # of a Python list: its parser takes a kilobyte a letter
-_QUOTED = r"""(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+# A quote that is not closed takes the rest: to try anew at each of many would take the square of a text's length.
+_QUOTED = r"""(?P<text>'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z))"""
 _TOKEN = re.compile(rf"{_QUOTED}|[\[\]{{}}(),:'\"]|[^\s\[\]{{}}(),:'\"]+", re.DOTALL)
 _ARRAY_CALL = re.compile(rf"{_QUOTED}|\barray\(|,\s*dtype=\w+\)", re.DOTALL)
 _PYTHON_NAMES = {"nan": "None", "NaN": "None", "null": "None", "true": "True", "false": "False"}

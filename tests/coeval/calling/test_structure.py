@@ -43,6 +43,19 @@ def test_a_model_that_refuses_a_form_is_asked_without_it(tmp_path: Path, capsys:
     assert said.count("ant: it refuses a JSON schema or a tool for its verdicts") == 1
 
 
+def test_a_form_that_the_user_asks_for_is_never_taken_out(tmp_path: Path) -> None:
+    own = {"type": "json_object"}
+
+    async def work(caller: Caller) -> list[Any]:
+        asked = model_at(server.url, response_format=own)
+        return [*await asyncio.gather(caller.ask(call(asked, role="judge", schema=SCHEMA)), return_exceptions=True)]
+
+    with MockServer(failures=[400, 400]) as server:
+        [refused] = run(work, caller_of(tmp_path))
+    assert not isinstance(refused, Reply)
+    assert [body["response_format"] for body in server.bodies] == [own]
+
+
 def test_a_refusal_of_something_else_is_no_refusal_of_the_form(tmp_path: Path) -> None:
     with MockServer(failures=[400, 400]) as server:
         found = asked_in_turn(tmp_path, server, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from coeval.analysis.fit import fit_table
 from coeval.mock.server import MockServer
 from coeval.planning.gaps import missing_text
 from coeval.planning.stopping import boundary, first_place, looks
-from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, model, run_of, write_config
+from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, model, records, run_of, write_config
 
 ITEMS = 60
 
@@ -47,6 +49,17 @@ def test_a_leader_is_decided_and_one_among_equals_is_not() -> None:
         equal = fit_table(planted("independent", seed, equal=True, items=160).as_table())
         assert equal is not None
         assert not first_place(equal, 0.95).is_decided
+
+
+def test_nothing_is_decided_while_a_student_has_no_scores() -> None:
+    panel = planted("independent", 0, items=400)
+    table = panel.as_table()
+    worst = int(panel.quality.argmin())
+    scores = table.scores.copy()
+    scores[table.student == worst] = np.nan
+    fit = fit_table(replace(table, scores=scores))
+    assert fit is not None
+    assert not first_place(fit, 0.95).is_decided
 
 
 def judged_run(folder: Path, server: MockServer, **experiment: Any) -> Path:
@@ -82,6 +95,20 @@ def test_a_run_ends_when_first_place_is_decided_and_goes_on_without_the_key(
         config.write_text(yaml.safe_dump(whole))
         assert coeval("run", "--config", config, "--continue") == 0
     assert len(ids(run, "evaluation")) == ITEMS * 3 * 2
+
+
+@pytest.mark.parametrize("mode", ["single", "pairwise"])
+def test_what_failed_is_not_asked_again_by_the_next_look(tmp_path: Path, mode: str) -> None:
+    with MockServer() as server:
+        models = [model("ant", roles=["teacher"])]
+        models += [model(name, skill=0.5) for name in ("bee", "cow", "dog")]
+        models.append(model("elk", server, roles=["judge"], malformed_rate=0.7))
+        sampling = {**STATIC_TASK["sampling"], "total": 32}
+        task = {**STATIC_TASK, "sampling": sampling, "evaluation_mode": mode}
+        assert coeval("run", "--config", write_config(tmp_path, models, [task], stop_at=0.95)) == 1
+    kind = "evaluation" if mode == "single" else "pairwise"
+    failed = Counter(record["id"] for record in records(run_of(tmp_path), kind) if record.get("status") == "failed")
+    assert set(failed.values()) == {1}
 
 
 @pytest.mark.parametrize("stop_at", [0.5, 1, "soon"])

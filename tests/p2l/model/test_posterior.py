@@ -97,6 +97,11 @@ def test_the_factor_falls_smoothly_with_the_distance_from_the_nearest_prompt() -
     assert trust.diff().abs().max() < 0.05
 
 
+def test_shares_of_tried_models_lie_between_0_and_1() -> None:
+    with pytest.raises(CheckpointError, match="tried holds what is no share"):
+        Posterior(tensors() | {"tried": torch.full((MODELS, POINTS), 1.5)})
+
+
 @pytest.mark.parametrize("more", [{}, {"tried": torch.eye(MODELS, POINTS)}])
 def test_a_folder_gives_back_what_was_saved(tmp_path: Path, more: dict[str, torch.Tensor]) -> None:
     posterior = Posterior(tensors() | more)

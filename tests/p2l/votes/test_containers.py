@@ -144,6 +144,22 @@ def test_votes_come_from_a_pipe_by_import_alone(tmp_path: Path) -> None:
         read_columns(pipe, ["model_a"])
 
 
+def test_pipes_of_one_name_are_both_read(tmp_path: Path) -> None:
+    lines = PLAIN.splitlines(keepends=True)
+    parts = {"first": lines, "second": [lines[0], *lines[1:] * 2]}
+    pipes = [tmp_path / name / "pipe" for name in parts]
+    writers = []
+    for pipe, part in zip(pipes, parts.values(), strict=True):
+        pipe.parent.mkdir()
+        os.mkfifo(pipe)
+        writers.append(threading.Thread(target=pipe.write_bytes, args=(b"".join(part),)))
+        writers[-1].start()
+    import_votes(pipes, tmp_path / "o.parquet")
+    for writer in writers:
+        writer.join()
+    assert votes_of(tmp_path / "o.parquet") == ROWS + ROWS + ROWS
+
+
 def test_what_a_system_puts_beside_a_file_in_a_zip_is_no_second_file(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "v.zip", "w") as archive:
         archive.writestr("folder/v.csv", PLAIN)

@@ -329,6 +329,19 @@ def test_scores_of_langfuse_are_joined_with_what_they_are_of(tmp_path: Path) -> 
     assert done.notes == (f"left out: {said}",)
 
 
+def test_a_score_of_a_trace_with_several_answers_is_nobodys(tmp_path: Path) -> None:
+    observations = tuple(
+        {"id": f"o{n}", "trace_id": trace, "type": "GENERATION", "provided_model_name": model, "input": "2 + 2?"}
+        for n, trace, model in ((1, "t1", "ant"), (2, "t1", "bee"), (3, None, "cow"), (4, "t4", "dog"))
+    )
+    whole = {"name": "correctness", "value": 1, "data_type": "NUMERIC", "observation_id": None}
+    scores = ({"id": "1", "trace_id": "t1", **whole}, {"id": "2", **whole}, {"id": "3", "trace_id": "t4", **whole})
+    files = {"scores/2026-01-05.jsonl": scores, "observations_v2/2026-01-05.jsonl": observations}
+    done, rows = imported(written(tmp_path / "langfuse", files))
+    assert [row["model"] for row in rows] == ["dog"]
+    assert done.notes == ("left out: 2 records (score of something else than an answer of a model)",)
+
+
 def test_deepeval_counts_no_answer_whose_metric_failed_to_run(tmp_path: Path) -> None:
     metric = {"name": "G-Eval", "threshold": 0.5, "success": False, "flaky": False}
     flaky = {"name": "Tone", "score": 0.0, "success": False, "flaky": True}

@@ -16,6 +16,7 @@ from p2l.common.errors import InputError, VoteError
 from p2l.votes import open_votes, read_columns
 from p2l.votes.checking import check_votes
 from p2l.votes.importing import ImportOptions, import_votes
+from p2l.votes.kinds.texts import unquoted
 from tests.p2l.votes_helpers import vote
 
 SPELLINGS = ["ant", "ant ", "\u200bant", "a\u00adnt", "\u00a0ant\t", "an\u2060t"]
@@ -200,3 +201,10 @@ def test_prompts_of_ten_megabytes_are_read_or_refused_by_one_line(tmp_path: Path
     assert import_votes([tmp_path / "v.jsonl.gz"], tmp_path / "o.parquet").rows == 1
     (tmp_path / "v.csv").write_text(f"prompt,model_a,model_b,winner\n{long},ant,bee,tie\n")
     assert import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet").rows == 1
+
+
+@pytest.mark.parametrize("quotes", ["\\'", "'", "'a", "\"'"])
+def test_a_long_cell_of_quotes_without_an_end_is_read_in_one_pass(quotes: str) -> None:
+    """To look for the end of each anew would take minutes."""
+    cell = "['" + quotes * 20_000 + "x]"
+    assert unquoted(cell) == cell
