@@ -99,6 +99,27 @@ def test_refused_answers_are_asked_again_and_never_become_scores(
     assert {record["id"] for record in records(run, "evaluation") if record["scores"]} == set(ids(run, "evaluation"))
 
 
+def test_judges_that_refuse_a_form_of_ours_are_asked_without_it(tmp_path: Path, server: BatchServer) -> None:
+    def say(prompt: str, body: dict[str, Any]) -> str | int | None:
+        return 400 if "response_format" in body else good(prompt, body)
+
+    good, server.say = server.say, say
+    assert coeval("run", "--config", config(tmp_path, [batched(server)])) == 0
+    with_form = [["response_format" in body for _, body in job.requests] for job in server.jobs]
+    assert with_form == [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
+
+
+def test_a_form_that_the_user_asks_for_is_never_taken_out(tmp_path: Path, server: BatchServer) -> None:
+    def say(prompt: str, body: dict[str, Any]) -> str | int | None:
+        return 400 if len(server.jobs) == 3 else good(prompt, body)
+
+    good, server.say = server.say, say
+    own = batched(server, parameters={"response_format": {"type": "json_object"}})
+    assert coeval("run", "--config", config(tmp_path, [own])) == 1
+    assert len(server.jobs) == 3
+    assert all(body["response_format"] == {"type": "json_object"} for job in server.jobs for _, body in job.requests)
+
+
 def test_what_cannot_be_asked_again_is_not(tmp_path: Path, server: BatchServer) -> None:
     server.say, good = lambda prompt, body: 400 if len(server.jobs) == 2 else good(prompt, body), server.say
     assert coeval("run", "--config", config(tmp_path, [batched(server)])) == 1
