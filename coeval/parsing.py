@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from coeval.objects import FoundObject, objects_in
+from p2l.common.files import DEEPEST_JSON, is_deeper
 
 LEVELS = ("High", "Medium", "Low")
 _PROMPT_KEYS = ("prompt", "input", "question", "task", "context", "user_input", "text", "scenario")
@@ -55,12 +56,12 @@ def _check_clash(found: FoundObject) -> None:
 
 # Thoughts. A closing mark may come without an opening one, which many templates put into the prompt.
 
-_TAGS = "think(?:ing)?|thoughts?|reasoning|seed:think|scratchpad"
+_TAGS = "think(?:ing)?|thoughts?|reason(?:ing)?|reflection|seed:think|scratchpad"
 _MARKS = (
     rf"<\s?(?:{_TAGS})\s?>|<(?:{_TAGS})\s[^<>\n]{{1,100}}>|\[THINK\]|◁think▷|<\|begin_of_thought\|>"
-    r"|<\|START_THINKING\|>|<\|channel\|>(?:analysis|commentary)<\|message\|>",
+    r"|<\|START_THINKING\|>|<\|thinking\|>|<unused94>|<\|channel\|>(?:analysis|commentary)<\|message\|>",
     rf"<\s?/\s?(?:{_TAGS})\s?>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>"
-    r"|<\|END_THINKING\|>|<\|channel\|>final<\|message\|>",
+    r"|<\|END_THINKING\|>|<\|/thinking\|>|<unused95>|<\|channel\|>final<\|message\|>",
 )
 _THOUGHT_MARK = re.compile(f"(?P<opening>{_MARKS[0]})|(?P<closing>{_MARKS[1]})", re.IGNORECASE)
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
@@ -199,7 +200,11 @@ class Verdict:
 
 _SCORE_KEYS = ("score", "level", "rating", "grade", "value")
 _FACTOR_KEYS = ("factor", "name", "criterion")
+_BEST_KEYS = ("out_of", "max", "max_score", "maximum")  # beside a grade: the best of the scale that a judge has in mind
+_CALL_KEYS = ("arguments", "parameters")  # of a tool's call, whose object some servers write as text
 _MAX_NESTING = 3  # objects around the grades
+# Words that go on in the line of an object: it is named in passing, as a quotation is.
+_GOES_ON = re.compile(r"[ \t]*+[\"'“”’)\],:]*+[ \t]*+\w")
 
 
 def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: str = "") -> Verdict:
@@ -213,6 +218,8 @@ def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: s
     verdicts: list[tuple[FoundObject, dict[str, Any]]] = []
     partial: list[FoundObject] = []
     for found in objects_in(answer):
+        if _is_in_quoted_line(answer, found.start):
+            continue
         grades = _grades(found.value, factors, key)
         if grades is None:
             partial.append(found)
@@ -224,11 +231,11 @@ def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: s
         return _verdict_in_parts(answer, partial, factors, words)
     last, grades = verdicts[-1]
     _check_clash(last)
-    if not last.is_strict and any(earlier != grades for _, earlier in verdicts):
-        raise MalformedAnswerError("several verdicts, the last of which is not quite JSON")
-    for found in partial:
-        if found.start > last.end:
-            _check_same(_graded_in(found.value, factors), grades)
+    _check_scale(last.value, words)
+    if any(earlier != grades for _, earlier in verdicts):
+        _check_is_last(answer, last)
+    for found in (found for found in partial if found.start > last.end):
+        _check_same(_graded_in(found.value, factors), grades)
     rest = answer[last.end :]
     _check_same(_stated(rest, factors, words), grades)
     if len(factors) == 1:  # a word alone is of the one factor there is
@@ -237,9 +244,32 @@ def read_verdict(text: str, factors: Sequence[str], words: Sequence[str], key: s
     return Verdict(grades, last.value)
 
 
+def _check_is_last(answer: str, found: FoundObject) -> None:
+    """Raise MalformedAnswerError unless an object, after one that differs, is plainly what the answer ends in."""
+    if not found.is_strict:
+        raise MalformedAnswerError("several verdicts, the last of which is not quite JSON")
+    if _GOES_ON.match(answer, found.end):
+        raise MalformedAnswerError("several verdicts that differ, the last of which is not the last thing said")
+
+
+def _is_in_quoted_line(text: str, position: int) -> bool:
+    """Return whether a position is in a line that Markdown shows as a quotation."""
+    return text[text.rfind("\n", 0, position) + 1 : position].lstrip().startswith(">")
+
+
+def _check_scale(value: Mapping[str, Any], words: Sequence[str]) -> None:
+    """Raise MalformedAnswerError where an object names another best grade than that of a scale of numbers."""
+    for level in _nested(value):
+        for key in _BEST_KEYS:
+            if words[-1].isdigit() and key in level and str(level[key]) != words[-1]:
+                raise MalformedAnswerError(f"a grade of {level[key]} at best: {words[0]} to {words[-1]} was asked for")
+
+
 def _unquoted(text: str) -> str:
     """Return the text in a JSON string, if the whole text is one: some servers write an object as text in a string."""
     bare = text.strip()
+    if bare.startswith('{\\"'):  # the same without the string's quotes
+        bare = f'"{bare}"'
     if not (bare.startswith('"') and bare.endswith('"')):
         return text
     try:
@@ -295,9 +325,19 @@ def _nested(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     for _ in range(_MAX_NESTING):
         levels += current
         entries = [entry for level in current for entry in level.values()]
+        entries += [call for level in current for key in _CALL_KEYS if (call := _object_in(level.get(key)))]
         current = [entry for entry in entries if isinstance(entry, Mapping)]
         current += [joined for entry in entries if isinstance(entry, list) and (joined := _joined(entry))]
     return levels
+
+
+def _object_in(text: Any) -> dict[str, Any]:
+    """Return the object that a text is in JSON; empty where it is none."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) and not is_deeper(value, DEEPEST_JSON) else {}
 
 
 def _joined(entries: Sequence[Any]) -> dict[str, Any]:
@@ -334,7 +374,8 @@ def _unwrapped(value: Any) -> Any:
         value = value[0]
     if not isinstance(value, Mapping):
         return value
-    return _one_of([value[key] for key in _SCORE_KEYS if key in value and not isinstance(value[key], Mapping)])
+    grades = [value[key] for key in _SCORE_KEYS if key in value and not isinstance(value[key], Mapping)]
+    return _one_of(grades) if grades else value.get("verdict")
 
 
 def _one_of(grades: Sequence[Any]) -> Any:
@@ -354,7 +395,7 @@ def _stated(text: str, factors: Sequence[str], words: Sequence[str], *, whole_li
     start, end = (r"^[ \t>#|*_`\"'•-]{0,9}", r"[ \t|*_`\"'.]{0,9}\r?$") if whole_lines else (r"(?<!\w)", r"(?!\w)")
     for factor in factors:
         name = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", factor.strip())))
-        sign = r"[ \t*_`\"']{0,4}[:=|：][ \t*_`\"']{0,4}"
+        sign = r"[ \t*_`\"']{0,4}(?:[:=|：]|\b(?:is|should be)\b)[ \t*_`\"']{0,4}"
         pattern = rf"{start}{name}{sign}({grades}){end}"
         for match in re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE):
             _check_same({factor: stated.get(factor)}, {factor: match[1]})
@@ -383,14 +424,26 @@ def read_level(text: str) -> str:
 
 
 _MARKS_AROUND_A_WORD = " \t\r\n*`\"'.[](){}:,!_“”\\\u200b\ufeff"
-_LABELS = r"verdict|answer|winner|grade|score|rating|level|judge?ment"
+# How judges name their verdict; in other languages, too, since a prompt may be of the user's own.
+_LABELS = (
+    "verdict|answer|winner|grade|score|rating|level|judge?ment|gewinner|urteil|bewertung|punktzahl|gagnant|vainqueur"
+    "|ganador|veredicto|vencedor|puntuación|pontuação|vincitore|punteggio|победитель|вердикт|оценка|胜者|获胜者|判定|结论"
+    "|评分|得分|分数|勝者|評価|スコア|승자|판정|점수|الدرجة|الفائز"
+)
+# What an answer of two may be called.
+_SIDE = re.compile(r"\A(?:the\s+)?(?:answer|response|assistant|option|model|candidate)[\s_]+", re.IGNORECASE)
+# A verdict in the middle of a line, which may take back the one before it.
+_IN_PASSING = (
+    r"\b(?:verdict|winner|grade|score|rating|level|judge?ment)\b[\s*_`]*(?:[:=]|\b(?:is|should be)\b)[\s*_`\"'\[(]*"
+)
 _BEFORE_A_WORD = re.compile(
     rf"(?:#{{1,6}}\s+)?(?P<whose>(?:(?:my|the|final|overall)\s+)*)(?P<label>{_LABELS})\b(?P<sign>[\s*_`]*(?:[:=]|is\b))?",
     re.IGNORECASE,
 )
-_BOXED = re.compile(r"\A\$*\\boxed\{(?:\\text\{)?([^{}]*)\}+\$*\Z")
+_BOXED = r"\$*\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?([^{}\n]{0,60})\}+\$*"
+_ALL_BOXED, _SOME_BOXED = re.compile(rf"\A{_BOXED}\Z"), re.compile(_BOXED)
 _TAGGED = re.compile(rf"\A<((?:final_)?(?:{_LABELS}))>(.*)</\1>\Z", re.IGNORECASE)
-_IN_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,60})\]\]")
+_IN_BRACKETS = re.compile(r"(?<![\"'“‘])\[\[([^\[\]\n]{1,60})\]\]")
 _HEADING = re.compile(r":[*_`\s]*\Z")
 # What servers leave at the end of an answer that ends there.
 _END_TOKENS = re.compile(r"(?:\s|</s>|<\|\w{1,30}\|>|<end_of_turn>)+\Z")
@@ -415,11 +468,15 @@ def read_word(text: str, words: Sequence[str]) -> str:
 def _statements(text: str, words: Sequence[str]) -> list[str]:
     """Return the words that a text states, in their order; empty where none is its verdict.
 
-    A word alone in a line counts where another line states it as the verdict, or where it is the last.
+    A word alone in a line counts where another line states it as the verdict, or where it is the last. Lines that
+    Markdown shows as a quotation state nothing.
     """
-    lines = [line for line in text.splitlines() if line.strip(_MARKS_AROUND_A_WORD)]
+    lines = [
+        line for line in text.splitlines() if line.strip(_MARKS_AROUND_A_WORD) and not line.lstrip().startswith(">")
+    ]
     stated: list[str] = []
     is_verdict = False
+    last_stated = 0
     for number, line in enumerate(lines, start=1):
         word, is_named = _word_of(line, words)
         is_last = number == len(lines)
@@ -427,22 +484,40 @@ def _statements(text: str, words: Sequence[str]) -> list[str]:
         if word is not None and (is_last or is_named or not _is_heading(line)):
             stated.append(word)
             is_verdict |= is_last or is_named
+            last_stated = number
         elif word is None:
-            in_brackets = [found for mark in _IN_BRACKETS.findall(line) if (found := _named_word(mark, words))]
-            stated += in_brackets
-            is_verdict |= bool(in_brackets)
-    return stated if is_verdict else []
+            marked = [*_IN_BRACKETS.findall(line), *_SOME_BOXED.findall(line)]
+            found = [named for mark in marked if (named := _named_word(_SIDE.sub("", mark), words))]
+            stated += found
+            is_verdict |= bool(found)
+            last_stated = number if found else last_stated
+    if not is_verdict:
+        return []
+    return stated + [word for line in lines[last_stated:] for word in _named_in_passing(line, words)]
+
+
+def _named_in_passing(line: str, words: Sequence[str]) -> list[str]:
+    """Return the words that a line names as the verdict among other words; letters alone in their own case."""
+    found = []
+    for word in words:
+        flags = "" if len(word) == 1 else "(?i:"
+        pattern = (
+            rf"(?i:{_IN_PASSING}(?:(?:answer|response|assistant)\s+)?){flags}{re.escape(word)}{')' * bool(flags)}(?!\w)"
+        )
+        found += [word] * bool(re.search(pattern, line))
+    return found
 
 
 def _is_heading(line: str) -> bool:
     start = _BEFORE_A_WORD.match(line.strip(_MARKS_AROUND_A_WORD))
-    return bool(_HEADING.search(line)) or (
-        start is not None and not start["sign"] and start["label"].lower() == "answer"
-    )
+    is_side = start is not None and not start["sign"] and start["label"].lower() == "answer"
+    return bool(_HEADING.search(line)) or is_side or bool(_SIDE.match(line.strip(_MARKS_AROUND_A_WORD)))
 
 
 def _named_word(text: str, words: Sequence[str]) -> str | None:
     plain = unicodedata.normalize("NFKC", text).strip(_MARKS_AROUND_A_WORD).lower()
+    if words[-1].isdigit():  # `4/5` and `4 out of 5`, on a scale to 5
+        plain = re.sub(rf"\s*(?:/|\bout of\b)\s*{words[-1]}\Z", "", plain)
     return next((word for word in words if word.lower() == plain), None)
 
 
@@ -450,16 +525,17 @@ def _word_of(line: str, words: Sequence[str]) -> tuple[str | None, bool]:
     """Return the word that a line states and nothing else, and whether the line names it as the verdict."""
     line = unicodedata.normalize("NFKC", line).strip()
     bare = line.strip(_MARKS_AROUND_A_WORD)
-    boxed, tagged = _BOXED.match(line.strip(" *.")), _TAGGED.match(line.strip(" *."))
+    boxed, tagged = _ALL_BOXED.match(line.strip(" *.")), _TAGGED.match(line.strip(" *."))
     if boxed is not None or tagged is not None:
-        word = _named_word(boxed[1] if boxed is not None else tagged[2] if tagged is not None else "", words)
+        inside = boxed[1] if boxed is not None else tagged[2] if tagged is not None else ""
+        word = _named_word(_SIDE.sub("", inside.strip()), words)
         return word, word is not None
     if (word := _named_word(re.sub(r"\A#{1,6}\s+", "", bare), words)) is not None:
         return word, "[[" in line
     start = _BEFORE_A_WORD.match(bare)
     if start is None:
-        return None, False
-    word = _named_word(bare[start.end() :].strip(_MARKS_AROUND_A_WORD + "=–—"), words)
+        return _named_word(_SIDE.sub("", bare), words), False
+    word = _named_word(_SIDE.sub("", bare[start.end() :].strip(_MARKS_AROUND_A_WORD + "=–—")), words)
     return word, word is not None and bool(start["sign"] or start["whose"] or "[[" in line)
 
 
