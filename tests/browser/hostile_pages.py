@@ -16,6 +16,7 @@ from p2l.commands import leaderboard as leaderboard_command
 from p2l.common.pages import asset_url
 from p2l.inference import P2L
 from p2l.serving.settings import Settings
+from route import compare_policies
 from tests.browser.conftest import Visit, Visits, router_in_a_thread
 from tests.browser.hostile_texts import EVERYTHING, FILE_NAMES, TEXTS
 from tests.browser.test_reports import REPORTS
@@ -143,6 +144,49 @@ def coeval_reports(folder: Path) -> list[Path]:
     """Every page of `coeval analyze all`."""
     assert coeval("analyze", "all", "--run", hostile_run(folder / "run"), "--out", folder / "reports") == 0
     return sorted((folder / "reports").rglob("index.html"))
+
+
+def people_and_judges(folder: Path) -> list[Path]:
+    """`coeval analyze calibrate`: people's scores of each student, by annotators whose names are hostile."""
+    run = hostile_run(folder / "run")
+    scores = folder / "people.jsonl"
+    with scores.open("w", encoding="utf-8") as file:
+        for path in sorted(run.rglob("*.responses.jsonl")):
+            for place, line in enumerate(path.read_text("utf-8").splitlines()):
+                row = {"response_id": json.loads(line)["id"], "score": ("High", "Low")[place % 2]}
+                for annotator in TEXTS[place % len(TEXTS)], TEXTS[-1 - place % len(TEXTS)]:
+                    file.write(json.dumps(row | {"factor": "clarity", "annotator": annotator}) + "\n")
+    words = ("--run", run, "--annotations", scores, "--out", folder / "calibration")
+    assert coeval("analyze", "calibrate", *words) == 0
+    return sorted((folder / "calibration").rglob("index.html"))
+
+
+def policies(folder: Path) -> list[Path]:
+    """`p2l-route compare-policies`: the names of an experiment, of its policies and of models."""
+    shares = dict.fromkeys(TEXTS, 1 / len(TEXTS))
+    events = [
+        {
+            "event": "request",
+            "request_id": f"{EVERYTHING}{number}",
+            "status": 200,
+            "seconds": 1.0 + number % 7,
+            "cost": 0.001,
+            "tried": [TEXTS[number % len(TEXTS)]],
+            "trial": {
+                "experiment": EVERYTHING,
+                "policy": TEXTS[number % len(TEXTS)],
+                "unit": f"{EVERYTHING}{number}",
+                "conversation": f"c{number}",
+                "shares": shares,
+                "chances": {name: {name: 1.0} for name in TEXTS},
+            },
+        }
+        for number in range(10 * len(TEXTS))
+    ]
+    log, page = folder / "router.log", folder / "policies.html"
+    log.write_text("".join(f"{json.dumps(event)}\n" for event in events), "utf-8")
+    compare_policies.main([str(log), "--html", str(page)])
+    return [page]
 
 
 def description(folder: Path) -> list[Path]:
@@ -279,6 +323,8 @@ PAGES: dict[str, Pages] = {
     "notebook": files(notebook),
     "auto-evals": files(auto_evals),
     "coeval reports": files(coeval_reports),
+    "coeval calibrate": files(people_and_judges),
+    "policies": files(policies),
     "coeval describe": files(description),
     "coeval view": viewer,
     "endpoint": endpoint,

@@ -1,22 +1,29 @@
-"""The endpoint for long: memory, threads and open files stay what they were when it had warmed up.
+"""The endpoint and a live run for long: memory, threads and open files stay what they were when they had warmed up.
 
-`P2L_FAULT_MOMENTS` times 5,000 requests: 100,000 in `make test-nightly`.
+`P2L_FAULT_MOMENTS` times 5,000 requests, and as many votes: 100,000 in `make test-nightly`.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
+import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from p2l.online_training.publishing import served
+from tests.conftest import ROOT
 from tests.e2e.test_faults import MOMENTS
+from tests.e2e.test_live_run import MODULE, write_config
+from tests.p2l.online_training.live_helpers import add, line
 from tests.p2l.serving.conftest import make_model
 from tests.processes import descendants
 from tests.serving_process import serving
@@ -94,3 +101,32 @@ def test_an_endpoint_holds_no_more_after_many_requests(tmp_path: Path) -> None:
             usages.append(Usage.of(process.pid))
     assert failures == []
     assert_flat(usages)
+
+
+@pytest.mark.slow
+def test_a_live_run_holds_no_more_after_many_votes(tmp_path: Path) -> None:
+    """Votes come as they are read, on a thousand prompts again and again; a model is published now and then."""
+    config = write_config(tmp_path, batch_size=50)
+    votes, log = add(tmp_path / "votes.jsonl", []), tmp_path / "out" / "run" / "metrics.jsonl"
+    flags = ["--config", config, "--no-eval", "--quiet", "--follow", votes, "--poll", "0.05", "--save-steps", "100"]
+    publish = ["--publish", tmp_path / "served", "--publish-votes", str(NUMBER // PARTS), "--gate", "0.1"]
+    words = [sys.executable, "-m", MODULE, *map(str, (*flags, *publish))]
+    usages = []
+    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        try:
+            for part in range(1, PARTS + 1):
+                # A tenth of the votes is kept for the gate, so that a step takes somewhat more than fifty of them.
+                add(votes, (line(number % 1000) for number in range(NUMBER // PARTS)))
+                wait_for_votes(process, log, 0.8 * part * NUMBER / PARTS)
+                usages.append(Usage.of(process.pid))
+        finally:
+            process.kill()
+    assert served(tmp_path / "served") is not None
+    assert_flat(usages)
+
+
+def wait_for_votes(process: subprocess.Popen[bytes], log: Path, votes: float) -> None:
+    """Until so many votes have arrived."""
+    while not log.exists() or json.loads(log.read_text(encoding="utf-8").splitlines()[-1])["arrived"] < votes:
+        assert process.poll() is None, "the run ended by itself"
+        time.sleep(0.2)
