@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from tests.faults import ENDINGS
 from tests.warm import warm_python
 
 # Test processes share the cores already; threads of theirs would wait for each other. Read while torch is imported.
@@ -38,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Of a run in several processes the first starts what all of them fork from."""
     if config.getoption("numprocesses", None):
         warm_python()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was broken on purpose, and how it ended."""
+    for (what, how), times in sorted(ENDINGS.items()):
+        terminalreporter.write_line(f"{what}: {times} times, {how}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import subprocess
 import sys
@@ -23,9 +22,9 @@ from route.keep.feedback import Feedback, ShownAnswer, StoredVote, Vote
 from route.keep.sqlite import SqliteDatabase
 from route.keep.stored_responses import NoRoomError, ResponseStore
 from tests.conftest import ROOT, Command, vote_rows, write_votes
+from tests.faults import MOMENTS, ended
 from tests.serving_process import serving
 
-MOMENTS = int(os.environ.get("P2L_FAULT_MOMENTS", "3"))
 VOTES = 30_000  # enough that a kill meets a command at work
 
 
@@ -93,7 +92,9 @@ def test_a_kill_of_an_import_leaves_the_old_file_or_the_new_one(
     output = tmp_path / f"votes.{ending}"
     words = ("votes", "import", many_votes, "--output", output, "--quiet")
     for _ in killed_at_moments(*words):
-        assert count_of(output) in (120, VOTES)
+        count = count_of(output)
+        assert count in (120, VOTES)
+        ended(f"kill of an import as {ending}", "old file" if count == 120 else "new file")
         assert run("votes", "import", votes_file, "--output", output, "--quiet")[0] == 0
         assert count_of(output) == 120
     assert run(*words)[0] == 0
@@ -113,6 +114,7 @@ def test_a_kill_of_a_lake_loses_and_doubles_nothing(many_votes: Path, votes_file
         process.communicate()
         assert Lake(lake).rows in (120, 120 + VOTES)
         assert count_of(lake) == Lake(lake).rows
+        ended("kill of an import into a lake", "not there" if Lake(lake).rows == 120 else "there")
     assert run("votes", "lake", many_votes, "--output", lake)[0] == 0
     assert (Lake(lake).rows, count_of(lake)) == (120 + VOTES, 120 + VOTES)
 
@@ -125,7 +127,9 @@ def test_two_imports_into_one_file_leave_one_of_them_whole(many_votes: Path, vot
         for process in both:
             process.communicate()
         assert 0 in [process.returncode for process in both]
-        assert count_of(output) in (120, VOTES)
+        count = count_of(output)
+        assert count in (120, VOTES)
+        ended("two imports into one file", f"whole, of {count:,} votes")
 
 
 @pytest.mark.slow
@@ -227,3 +231,4 @@ def test_keys_that_the_console_made_and_revoked_outlive_a_kill_at_once(tmp_path:
             process.kill()
             process.communicate(timeout=60)
         revoked[made[0]] = kept.pop(made[0])
+        ended("kill of a router behind edits of keys", "each edit held")

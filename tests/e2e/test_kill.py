@@ -15,9 +15,10 @@ import pytest
 from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command, Configure
 from tests.e2e.test_train import largest_difference, train
+from tests.faults import MOMENTS, ended
 from tests.in_turn import run_in_turn
 
-RUNS = 12
+RUNS = 4 * MOMENTS
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}  # a file of it that is cut short is taken for whole later
 
 
@@ -41,6 +42,8 @@ def test_any_kill_is_survived_bit_for_bit(command: Command, configure: Configure
     assert done.returncode == 0, (done.stderr, time.monotonic() - started)
     assert (whole / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert (whole / "metrics.jsonl").read_text().count("\n") == (folder / "metrics.jsonl").read_text().count("\n")
+    for _ in range(RUNS):
+        ended(f"kill of training under ZeRO stage {stage}", "the same model, bit for bit")
 
 
 SNAPSHOTS = "tests/e2e/snapshots.py"

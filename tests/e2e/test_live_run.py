@@ -20,10 +20,11 @@ from p2l.online_training.publishing import only_publisher, served
 from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command
 from tests.e2e.test_train import largest_difference
+from tests.faults import MOMENTS, ended
 from tests.p2l.online_training.live_helpers import add, line
 
 MODULE = "p2l.online_training.online_train"
-KILLS = 4
+KILLS = 1 + MOMENTS
 
 
 def write_config(folder: Path, **changes: object) -> Path:
@@ -61,7 +62,7 @@ def write_config(folder: Path, **changes: object) -> Path:
 @pytest.mark.slow
 def test_any_kill_is_survived_bit_for_bit(tmp_path: Path, command: Command) -> None:
     config = write_config(tmp_path)
-    lines = [line(n, model_a=f"model {n // 40}") if n % 9 else "no vote" for n in range(600)]
+    lines = [line(n, model_a=f"model {n // 40}") if n % 9 else "no vote" for n in range(150 * KILLS)]
     flags = ["--config", str(config), "--no-eval", "--quiet", "--save-steps", "3", "--poll", "0.02"]
     ends = ["--stop-when-idle", "0.1"]
     publish = ["--publish", str(tmp_path / "served"), "--publish-votes", "50", "--gate", "0.1"]
@@ -86,6 +87,7 @@ def test_any_kill_is_survived_bit_for_bit(tmp_path: Path, command: Command) -> N
                 file.write(part[-1][20:] + "\n")
         model = served(tmp_path / "served")
         assert model is None or json.loads((model / "model_list.json").read_text(encoding="utf-8"))
+        ended("kill of a live run that publishes", "a whole model" if model else "none published yet")
     resume = ["--checkpoint", str(run)] if newest_checkpoint(run) else []
     done = command("python", "-m", MODULE, *flags, *ends, "--follow", votes, *publish, *resume)
     assert done.returncode == 0, done.stderr

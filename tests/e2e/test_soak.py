@@ -21,8 +21,8 @@ import pytest
 
 from p2l.online_training.publishing import served
 from tests.conftest import ROOT
-from tests.e2e.test_faults import MOMENTS
 from tests.e2e.test_live_run import MODULE, write_config
+from tests.faults import MOMENTS, ended
 from tests.p2l.online_training.live_helpers import add, line
 from tests.p2l.serving.conftest import make_model
 from tests.processes import descendants
@@ -55,9 +55,10 @@ class Usage:
         return cls(kib, threads, files)
 
 
-def assert_flat(usages: list[Usage]) -> None:
+def assert_flat(what: str, usages: list[Usage]) -> None:
     """No more at the end than after the first tenths, in which caches fill."""
-    print([(one.kib >> 10, one.threads, one.files) for one in usages])
+    held = [f"{usage.kib >> 10} MiB, {usage.threads} threads, {usage.files} files" for usage in usages]
+    ended(f"{NUMBER:,} {what}", f"{held[0]} after a tenth, {held[-1]} at the end")
     assert usages[0].threads > 1, "this is the service, and not what has started it"
     warm = usages[: len(usages) // 2]
     most = max(one.kib for one in warm)
@@ -100,7 +101,7 @@ def test_an_endpoint_holds_no_more_after_many_requests(tmp_path: Path) -> None:
                 client.join()
             usages.append(Usage.of(process.pid))
     assert failures == []
-    assert_flat(usages)
+    assert_flat("requests to an endpoint", usages)
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_a_live_run_holds_no_more_after_many_votes(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert served(tmp_path / "served") is not None
-    assert_flat(usages)
+    assert_flat("votes in a live run", usages)
 
 
 def wait_for_votes(process: subprocess.Popen[bytes], log: Path, votes: float) -> None:

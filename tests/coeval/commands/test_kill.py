@@ -33,6 +33,7 @@ from coeval.storage.records import read_json
 from coeval.storage.run import Run
 from p2l.votes import open_votes
 from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, model, records, run_of, write_config
+from tests.faults import ended
 
 ALL = ("teacher", "student", "judge")
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
@@ -169,6 +170,8 @@ def test_a_run_killed_at_random_moments_ends_as_if_undisturbed(tmp_path: Path, k
         assert meta_of(run)["status"] == "completed"
         assert coeval("run", "--config", config, "--continue") == 0
         assert not asked(server)
+    for _ in range(kills):
+        ended("kill of a run of CoEval", "no answer lost, none asked for twice")
 
 
 def test_an_export_killed_at_any_moment_is_never_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +223,8 @@ def test_an_export_is_killed_in_earnest(tmp_path: Path, kind: str) -> None:
     subprocess.run([*command, "--val-share", "0.6"], check=True, stdout=subprocess.DEVNULL)
     if kind == "jsonl":
         check_export(out)
+    for _ in range(killed):
+        ended(f"kill of an export of votes as {kind}", "of one export, whole")
 
 
 def run_with_votes(folder: Path) -> Run:
