@@ -166,7 +166,7 @@ def make_deepeval(folder: Path) -> None:
 
 
 def make_promptfoo(file: Path, command: str) -> None:
-    """Evaluate the models by promptfoo, whose echo provider repeats what a transform then answers."""
+    """Evaluate the models by promptfoo, whose echo provider repeats what a transform then answers; as JSON and CSV."""
     tests = [
         {"vars": {"question": question(n)}, "assert": [{"type": "equals", "value": solution(n)}]}
         for n in range(_PROMPTFOO_SUMS)
@@ -178,15 +178,18 @@ def make_promptfoo(file: Path, command: str) -> None:
         config.write_text(json.dumps({"prompts": ["{{question}}"], "providers": providers, "tests": tests}))
         environment = os.environ | {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1"}
         environment["PROMPTFOO_CONFIG_DIR"] = place
-        output = Path(place) / "results.json"
+        outputs = [Path(place) / "results.json", Path(place) / "results.csv"]
+        flags = [flag for output in outputs for flag in ("-o", str(output))]
         # It ends with an error where an assertion failed, as some do here.
         subprocess.run(
-            [*command.split(), "eval", "--no-cache", "-c", str(config), "-o", str(output)],
+            [*command.split(), "eval", "--no-cache", "-c", str(config), *flags],
             env=environment,
             stdout=subprocess.DEVNULL,
             check=False,
         )
-        file.write_text(output.read_text(encoding="utf-8").replace(place, "/data"), encoding="utf-8")
+        for output in outputs:
+            text = output.read_text(encoding="utf-8").replace(place, "/data")
+            file.with_suffix(output.suffix).write_text(text, encoding="utf-8")
 
 
 def main() -> None:

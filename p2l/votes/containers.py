@@ -70,8 +70,11 @@ _OTHERS: dict[bytes, str] = {
     b"\xd0\xcf\x11\xe0": "is a document of an office; save its table as CSV",
     b"%PDF": "is a PDF, and no table",
     b"\x89PNG": "is a picture, and no table",
-    b"<!doctype html": "is a page of HTML, perhaps of an error; download the file itself",
-    b"<html": "is a page of HTML, perhaps of an error; download the file itself",
+    b"<!doctype html": "is a page of HTML, a report or an error; take the file of results itself",
+    b"<html": "is a page of HTML, a report or an error; take the file of results itself",
+    b"<promptfoo>": "is promptfoo's XML; write its results as JSON (`-o results.json`)",
+    b"evalId:": "is promptfoo's YAML; write its results as JSON (`-o results.json`)",
+    b"<?xml": "is XML, and no table; export JSON or CSV",
     b"version https://git-lfs": "is a pointer of Git LFS; fetch the file itself with `git lfs pull`",
     b"sep=": "begins with a line for Excel (sep=...); delete that line",
 }

@@ -39,7 +39,7 @@ from p2l.votes.kinds.kind import Kind, Record, Sample
 from p2l.votes.kinds.registry import files_of, kind_of, known_columns
 from p2l.votes.kinds.tables import is_own_form
 from p2l.votes.kinds.texts import RowError, turns, unquoted
-from p2l.votes.kinds.values import BOTH_BAD, MEASURES, measures, winner_of
+from p2l.votes.kinds.values import BOTH_BAD, MEASURES, measures, voter_and_source, winner_of
 from p2l.votes.lake import is_lake
 from p2l.votes.rows import MODEL_COLUMNS, RawBatch, Source, is_text, missing_column
 from p2l.votes.schema import WINNERS, numbers
@@ -110,7 +110,7 @@ def _of_table(
     sample = sample or Sample(table.name, path)
     sample.names, sample.rows_of = table.columns, lambda _: _rows(table)
     if kind is None and is_arena_export(table.columns):
-        return arena_source(table)
+        return arena_source(_with_voters(table))
     has_votes = sample.columns >= _VOTE_COLUMNS
     if kind is None and has_votes and not _JUDGED_MARKS & sample.columns:
         return _with_winners(table)
@@ -123,7 +123,7 @@ def _of_table(
     if chosen is None and not has_votes:
         return _in_small_letters(table, path, sample)
     if chosen is None or (kind is None and chosen.gives == "scores" and (has_votes or sample.has("labels"))):
-        return table
+        return _with_winners(_with_voters(table)) if has_votes else table
     return _translated(chosen, sample, table)
 
 
@@ -140,6 +140,32 @@ def _in_small_letters(table: Source, path: Path, sample: Sample) -> Source:
     if {*renamed.columns} >= _VOTE_COLUMNS:
         return replace(renamed, notes=[*renamed.notes, "names of columns are read in small letters"])
     return table
+
+
+def _with_voters(table: Source) -> Source:
+    """Return a table of votes whose column `judge` says who voted: a person is a voter, and a model a source."""
+    added = [name for name in ("source", "voter") if name not in table.columns]
+    if "judge" not in table.columns or not added:
+        return table
+
+    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        wanted = [name for name in added if columns is None or name in columns]
+        chosen = columns
+        if columns is not None and wanted:
+            chosen = list(dict.fromkeys([*(name for name in columns if name not in added), "judge"]))
+        for raw in table.stream(chosen, batch_size, with_faults=True):
+            batch = raw.batch
+            if wanted and "judge" in batch.schema.names:
+                who = [voter_and_source(judge) for judge in batch.column("judge").to_pylist()]
+                for name in wanted:
+                    batch = batch.append_column(name, pa.array([told.get(name) for told in who], pa.string()))
+            names = [name for name in batch.schema.names if columns is None or name in columns]
+            yield RawBatch(batch.select(names), raw.first_row)
+
+    note = "judge -> source, and voter where it is a person"
+    if "source" not in added:
+        note = "judge -> voter where it is a person; source is kept as it stands"
+    return replace(table, columns=[*table.columns, *added], read=read, texts=None, notes=[*table.notes, note])
 
 
 def _with_winners(table: Source) -> Source:

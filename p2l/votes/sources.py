@@ -21,6 +21,7 @@ from p2l.votes.containers import TableFile, as_utf8, head_of, sniff_separator, t
 from p2l.votes.csv_files import open_csv
 from p2l.votes.data_sets import open_folder, open_hub
 from p2l.votes.json_lines import open_json, open_jsonl
+from p2l.votes.kinds.promptfoo_tables import is_promptfoo_table, open_promptfoo_table
 from p2l.votes.lake import Lake, is_lake
 from p2l.votes.parquet_files import open_parquet
 from p2l.votes.rows import Source, numbered
@@ -145,6 +146,8 @@ def _open_content(file: TableFile) -> OpenFile:
     if (kind == "lines" and not name.endswith((".csv", ".tsv"))) or name.endswith(".jsonl"):
         return OpenFile(file, _noted(open_jsonl(file), file), is_document=False)
     file = replace(file, separator=sniff_separator(file))
+    if is_promptfoo_table(file):
+        return OpenFile(file, open_promptfoo_table(file), is_document=False)
     return OpenFile(file, _noted(open_csv(file), file), is_document=False)
 
 

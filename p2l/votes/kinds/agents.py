@@ -3,7 +3,7 @@ prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from p2l.common.errors import VoteError
@@ -12,16 +12,13 @@ from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
 from p2l.votes.kinds.tables import graded
 from p2l.votes.kinds.values import NoVerdictError, first_of, identifier
 
-_UNSOLVED = (
-    "unresolved_ids",
-    "error_ids",
-    "empty_patch_ids",
-    "unresolved",
-    "no_generation",
-    "no_logs",
-    "completed_ids",
-    "submitted_ids",
+# Lists of a report that hold instances which were not solved, those first that are of all that was tried.
+_TRIED = ("unresolved_ids", "submitted_ids", "completed_ids", "unresolved", "generated", "with_logs", "applied")
+_SOLVED_ALONE = (
+    "names of what was tried only the instances that were solved; name the folder of several submissions, since those "
+    "of others tell what there was to solve"
 )
+_UNSOLVED = (*_TRIED, "error_ids", "empty_patch_ids", "no_generation", "no_logs", "no_apply", "test_errored")
 _TERMINAL_ENDINGS = ("results.json", "result.json")  # of leaderboards the time stands before
 _BFCL_GROUPS = frozenset({"non_live", "live", "multi_turn", "agentic", "format_sensitivity"})
 _BFCL_SCORE, _BFCL_RESULT = "_score.json", "_result.json"
@@ -30,10 +27,12 @@ _BFCL_SCORE, _BFCL_RESULT = "_score.json", "_result.json"
 def _swe_records(sample: Sample) -> Iterator[Record]:
     """Yield a record for each instance, of reports of whole runs or of the reports of single instances."""
     if not sample.files:
-        yield from _swe_report(
-            sample.table_path.name, sample.name, read_document(sample.table_path, sample.name), sample.path.name
-        )
+        content = read_document(sample.table_path, sample.name)
+        if not any(key in content for key in _TRIED):
+            raise VoteError(f"{sample.name}: {_SOLVED_ALONE}")
+        yield from _swe_report(str(sample.path.resolve()), sample.name, content, sample.path.name)
         return
+    tried: dict[str, list[str]] = {}
     for name in sample.files:
         place, path = f"{sample.name}/{name}", sample.path / name
         parts = name.split("/")
@@ -46,14 +45,41 @@ def _swe_records(sample: Sample) -> Iterator[Record]:
         elif _is_swe_report(name):
             content = read_document(path, place)
             if isinstance(content, dict) and ("resolved_ids" in content or "resolved" in content):
-                yield from _swe_report(name, place, content, parts[-1])
+                known = _tried_by_others(sample, name, content, tried)
+                folder = sample.path.resolve().name
+                yield from _swe_report(f"{folder}/{name}", place, content, parts[-1], known)
+
+
+def _tried_by_others(sample: Sample, name: str, content: Row, tried: dict[str, list[str]]) -> list[str]:
+    """Return the instances that submissions beside this one name, where it does not name what it did not solve.
+
+    Submissions are of all instances, and their results list those that were solved. `tried` keeps what was read.
+    """
+    if any(key in content for key in _TRIED):
+        return []
+    above = name.rsplit("/", 3)[0] if name.count("/") > 2 else ""
+    if above not in tried:
+        beside = [other for other in sample.files if other.startswith(above) and other.endswith("results/results.json")]
+        documents = [read_document(sample.path / other, f"{sample.name}/{other}") for other in beside]
+        if len(documents) < 2:
+            raise VoteError(f"{sample.name}/{name}: {_SOLVED_ALONE}")
+        tried[above] = [
+            instance for document in documents if isinstance(document, dict) for instance in _named(document)
+        ]
+    return tried[above]
+
+
+def _named(report: Row) -> list[str]:
+    """Return the instances that a report names."""
+    lists = (report.get(key) for key in ("resolved_ids", "resolved", *_UNSOLVED))
+    return [instance for names in lists if isinstance(names, list) for instance in names]
 
 
 def _is_swe_report(name: str) -> bool:
     return name.endswith(".json") and not name.rpartition("/")[2].startswith(("report", "preds", "run_metadata"))
 
 
-def _swe_report(path: str, place: str, content: Any, file_name: str) -> Iterator[Record]:
+def _swe_report(path: str, place: str, content: Any, file_name: str, known: Sequence[str] = ()) -> Iterator[Record]:
     """Yield a record for each instance of MODEL.RUN.json, or of results/results.json of a submission."""
     parts = path.split("/")
     model = file_name.removesuffix(".json").rpartition(".")[0] or file_name.removesuffix(".json")
@@ -62,16 +88,15 @@ def _swe_report(path: str, place: str, content: Any, file_name: str) -> Iterator
     solved = first_of(content, ("resolved_ids", "resolved"))
     if not isinstance(solved, list):
         raise VoteError(f"{place}: resolved_ids must be a list of instances")
-    unsolved = [name for key in _UNSOLVED if isinstance(content.get(key), list) for name in content[key]]
-    for instance in dict.fromkeys([*solved, *unsolved]):
-        yield Record(place, {"id": instance, "model": model.replace("__", "/"), "score": instance in set(solved)})
+    solved_ones = {*solved}
+    for instance in dict.fromkeys([*_named(content), *known]):
+        yield Record(place, {"id": instance, "model": model.replace("__", "/"), "score": instance in solved_ones})
 
 
 def _is_swe(sample: Sample) -> bool:
     if not sample.files:
-        return sample.has("resolved_ids") and bool(
-            sample.columns & {"submitted_ids", "unresolved_ids", "total_instances"}
-        )
+        is_report = bool(sample.columns & {"submitted_ids", "unresolved_ids", "total_instances"})
+        return (sample.has("resolved_ids") and is_report) or sample.has("resolved", "no_generation")
     reports = [name for name in sample.files if name.endswith("/report.json")]
     if any(b'"resolved"' in _head(sample, name) for name in reports[:50]):
         return True

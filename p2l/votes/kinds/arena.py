@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,17 +16,19 @@ from p2l.votes.kinds.texts import RowError, prompt_turns, turns, unquoted
 from p2l.votes.kinds.values import (
     NoVerdictError,
     answer_text,
+    first_of,
     identifier,
     measures,
     name_of,
     seconds,
+    voter_and_source,
     whole_number,
     winner_of,
 )
 
 _KAGGLE_WINNERS = {"winner_model_a": "model_a", "winner_model_b": "model_b", "winner_tie": "tie"}
-_PEOPLE = ("author", "expert", "arena_user", "user", "human", "annotator")
 _TURN_CHOICES = {"a_better": "model_a", "b_better": "model_b", "both_good": "tie", "both_bad": "tie (bothbad)"}
+_SECRET = secrets.token_bytes(16)
 _FASTCHAT_VOTES = ("leftvote", "rightvote", "tievote", "bothbad_vote")
 
 
@@ -34,7 +38,7 @@ def _answered_prompt(row: Row) -> Row:
         "prompt": prompt_turns(row.get("prompt")),
         "model_a": name_of(row.get("model_a"), "model_a"),
         "model_b": name_of(row.get("model_b"), "model_b"),
-        "question_id": identifier(row.get("id")),
+        "question_id": identifier(first_of(row, ("id", "question_id"))),
     }
     for side in "ab":
         vote |= measures(answer_text(row.get(f"response_{side}")), side)
@@ -61,7 +65,7 @@ def _answered_prompts(table: FlatBatch) -> Columns:
         "prompt": table.turns("prompt"),
         "model_a": table.names("model_a"),
         "model_b": table.names("model_b"),
-        "question_id": table.texts("id"),
+        "question_id": table.texts("id", "question_id"),
     }
     for side in "ab":
         columns |= table.measures(f"response_{side}", side)
@@ -91,17 +95,6 @@ def _wsdm_batch(table: FlatBatch) -> Sequence[Columns]:
     if not pa.types.is_string(language.type):
         raise OddBatchError
     return [{**_answered_prompts(table), "winner": table.each(winner_of, pa.string(), "winner"), "language": language}]
-
-
-def voter_and_source(judge: Any) -> Row:
-    """Return who voted: people have names such as `author_2` or `expert_7`, judges those of models."""
-    if isinstance(judge, list | tuple):
-        judge = next((name for name in judge if isinstance(name, str)), None)
-    if not isinstance(judge, str) or not judge.strip():
-        return {}
-    if judge.lower().startswith(_PEOPLE):
-        return {"voter": judge, "source": "human"}
-    return {"source": judge.removesuffix("_pair").removesuffix("_single")}
 
 
 def _judged_chat(row: Row) -> Iterator[Row]:
@@ -154,7 +147,11 @@ def _battle_log(row: Row) -> Iterator[Row]:
     if len(states) != 2:
         raise NoVerdictError("vote on one answer")
     names: list[Any] = list(row.get("models") or [])
-    vote: Row = {"winner": winner_of(row["type"]), "tstamp": seconds(row.get("tstamp"))}
+    vote: Row = {
+        "winner": winner_of(row["type"]),
+        "tstamp": seconds(row.get("tstamp")),
+        "voter": _pseudonym(row.get("ip")),
+    }
     for side, number in (("a", 0), ("b", 1)):
         state = states[number]
         chosen = names[number] if len(names) == 2 and names[number] else state.get("model_name")
@@ -167,6 +164,13 @@ def _battle_log(row: Row) -> Iterator[Row]:
             vote["question_id"] = identifier(state.get("conv_id"))
         vote |= measures("\n\n".join(str(text) for text in spoken[1::2]), side)
     yield vote
+
+
+def _pseudonym(address: Any) -> str | None:
+    """Return a name for who has a network address, another in each process: addresses are few enough to be tried."""
+    if not isinstance(address, str) or not address:
+        return None
+    return "arena_user_" + hashlib.blake2b(address.encode("utf-8", "replace"), key=_SECRET, digest_size=6).hexdigest()
 
 
 def _comparia(row: Row) -> Iterator[Row]:
@@ -293,7 +297,8 @@ KINDS = (
         recognise=lambda sample: sample.has("type", "tstamp", "states"),
         marks=("type", "tstamp", "models"),
         needs=("states",),
-        reads="leftvote, rightvote, tievote, bothbad_vote -> winner, messages -> prompt and lengths",
+        reads="leftvote, rightvote, tievote, bothbad_vote -> winner, messages -> prompt and lengths, ip -> voter, by a "
+        "name drawn for this import",
         convert=_battle_log,
         sample='{"tstamp": 1682351591.1, "type": "leftvote", "models": ["", ""], "states": [{"model_name": "ant", '
         '"messages": [["USER", "Hi"], ["ASSISTANT", "Yo"]], "offset": 0, "conv_id": "1"}, {"model_name": "bee", '

@@ -9,26 +9,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from p2l.common.files import parse_json
 from p2l.votes.kinds.flat import Columns, FlatBatch, OddBatchError
 from p2l.votes.kinds.kind import Kind, Record, Row
 from p2l.votes.kinds.texts import HOLDS_NUL, RowError, has_surrogate
-from p2l.votes.kinds.values import MEASURES, NoVerdictError, grade
+from p2l.votes.kinds.values import MEASURES, NoVerdictError, grade, identifier, seconds, voter_and_source
 
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
 TYPES = {
     "votes": {
         "prompt": pa.list_(_TEXT),
         **dict.fromkeys(
-            ("model_a", "model_b", "winner", "question_id", "category", "language", "source", "voter"), _TEXT
+            (
+                *("model_a", "model_b", "winner", "question_id", "category", "language", "source", "voter"),
+                "network",
+            ),
+            _TEXT,
         ),
-        "tstamp": _NUMBER,
+        **dict.fromkeys(("tstamp", "weight", "propensity"), _NUMBER),
         "turn": _INTEGER,
         **{f"{measure}_{side}": _INTEGER for side in "ab" for measure in MEASURES},
     },
@@ -39,6 +45,12 @@ TYPES = {
 }
 """The columns that kinds give, in their order."""
 _LARGEST = 2**62  # count
+_KEPT: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("question_id", "category", "language", "source", "voter", "network"), identifier),
+    "tstamp": seconds,
+    **dict.fromkeys(("weight", "propensity"), lambda value: None if value is None else grade(value, "weight")),
+}
+"""Columns that tables of any kind of votes may have beside those of their kind, called as the schema calls them."""
 NEEDED = {"votes": ("model_a", "model_b", "winner"), "scores": ("model", "score")}
 
 
@@ -66,7 +78,9 @@ def converted(kind: Kind, records: Iterable[Record], left_out: Counter[str]) -> 
             yield Converted(place, {}, fault)
             continue
         try:
+            kept = _kept(kind, content)
             for row in kind.convert(content):
+                row = kept | row
                 yield Converted(place, _checked(kind, row), "")
         except NoVerdictError as reason:
             left_out[str(reason)] += 1
@@ -75,6 +89,34 @@ def converted(kind: Kind, records: Iterable[Record], left_out: Counter[str]) -> 
         # A field of another type than its tool writes: one row is refused, not the program ended.
         except (AttributeError, KeyError, TypeError, IndexError, ValueError):
             yield Converted(place, {}, f"a field is missing or of another type than in {kind.about}")
+
+
+def _kept(kind: Kind, content: Row) -> Row:
+    """Return the columns of the schema that a record of votes has, whatever its kind is."""
+    if kind.gives != "votes":
+        return {}
+    kept = {name: convert(content[name]) for name, convert in _KEPT.items() if content.get(name) is not None}
+    return voter_and_source(content.get("judge")) | kept
+
+
+def _kept_columns(kind: Kind, flat: FlatBatch) -> Columns:
+    """Return what `_kept` gives of each row of a flat table."""
+    if kind.gives != "votes":
+        return {}
+    columns: Columns = {}
+    if "judge" in flat.columns:
+        for name in ("source", "voter"):
+            columns[name] = flat.mapped(partial(_of_judge, name), _TEXT, "judge")
+    for name, convert in _KEPT.items():
+        if name in flat.columns:
+            is_text = TYPES["votes"][name] == _TEXT
+            column = flat.texts(name) if is_text else flat.each(convert, _NUMBER, name, needed=False)
+            columns[name] = pc.coalesce(column, columns[name]) if name in columns else column
+    return columns
+
+
+def _of_judge(name: str, judge: Any) -> str | None:
+    return voter_and_source(judge).get(name)
 
 
 def _checked(kind: Kind, row: Row) -> Row:
@@ -142,7 +184,8 @@ def converted_batch(kind: Kind, table: FlatRows, left_out: Counter[str]) -> Piec
     flat = FlatBatch(table.batch)
     flat.is_odd[[*table.faults, *chain(*table.loose.values())]] = True
     try:
-        answers = [] if kind.convert_batch is None else kind.convert_batch(flat)
+        kept = _kept_columns(kind, flat)
+        answers = [] if kind.convert_batch is None else [kept | row for row in kind.convert_batch(flat)]
     except OddBatchError:
         answers = []
         flat.leave(np.ones(len(flat), dtype=bool))

@@ -86,16 +86,23 @@ class FlatBatch:
 
         Rows whose value it refuses are odd, and with `needed` those without a value.
         """
-        encoded = self.first(*names).dictionary_encode()
+        column = self.mapped(convert, kind, *names)
+        self.leave(column.is_null() if needed else pc.and_(column.is_null(), self.first(*names).is_valid()))
+        return column
+
+    def mapped(self, convert: Callable[[Any], Any], kind: Any, *names: str) -> Any:
+        """Return what `convert` makes of each different value of columns; null where it makes nothing or refuses."""
+        column = self.first(*names)
+        if pa.types.is_nested(column.type):
+            raise OddBatchError
+        encoded = column.dictionary_encode()
         values: list[Any] = []
         for value in encoded.dictionary.to_pylist():
             try:
                 values.append(convert(value))
             except (RowError, NoVerdictError):
                 values.append(None)
-        column = pa.array(values, kind).take(encoded.indices)
-        self.leave(column.is_null() if needed else pc.and_(column.is_null(), encoded.is_valid()))
-        return column
+        return pa.array(values, kind).take(encoded.indices)
 
     def turns(self, name: str) -> Any:
         """Return prompts as lists of turns, of texts or of JSON lists in cells; rows without one are odd."""

@@ -12,7 +12,7 @@ from p2l.common.errors import VoteError
 from p2l.common.files import bounded_lines, json_reason, parse_json
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
 from p2l.votes.kinds.tables import graded
-from p2l.votes.kinds.texts import RowError
+from p2l.votes.kinds.texts import RowError, turns
 from p2l.votes.kinds.values import NoVerdictError, first_of, grade, identifier
 
 _SAMPLES = re.compile(r"samples_(?P<task>.+?)(?:_\d{4}-\d{2}-\d{2}T[\d.:-]+)?\.jsonl$")
@@ -24,6 +24,9 @@ _METRICS = (
     *("pass_at_1", "pass", "prompt_level_strict_acc", "accuracy", "f1", "f1_score", "rouge_l", "bleu_4", "mc2"),
 )
 """Metrics that say how good an answer is, the clearest first."""
+_LESS_IS_BETTER = frozenset(
+    {"word_perplexity", "byte_perplexity", "bits_per_byte", "perplexity", "ter", "wer", "cer", "brier_score", "mse"}
+)
 _HELM_FILES = ("run_spec.json", "scenario_state.json", "per_instance_stats.json")
 
 
@@ -51,8 +54,8 @@ def _sample_files(sample: Sample) -> list[tuple[Path, str]]:
     return [(sample.path / name, f"{sample.name}/{name}") for name in sample.files if _SAMPLES.search(name)]
 
 
-def _lm_eval_model(path: Path) -> str:
-    """Return the model of a file of samples, by the results beside it; else the folder's name."""
+def _lm_eval_run(path: Path) -> tuple[str, Row]:
+    """Return the model of a file of samples, by the results beside it, else the folder's name, and these results."""
     results = [file for file in sorted(path.parent.iterdir()) if _RESULTS.fullmatch(file.name)]
     date = path.name.rsplit("_", 1)[-1].removesuffix(".jsonl")
     for file in sorted(results, key=lambda file: date not in file.name):
@@ -65,26 +68,27 @@ def _lm_eval_model(path: Path) -> str:
         if isinstance(arguments, Mapping):
             named = named or arguments.get("model") or arguments.get("pretrained")
         if isinstance(named, str) and named:
-            return named
-    return path.resolve().parent.name
+            return named, content
+    return path.resolve().parent.name, {}
 
 
 def _lm_eval_records(sample: Sample) -> Iterator[Record]:
     for path, name in _sample_files(sample):
         match = _SAMPLES.search(path.name)
         task = match["task"] if match else path.stem
-        model = _lm_eval_model(path)
+        model, results = _lm_eval_run(path)
+        is_more_better = (results.get("higher_is_better") or {}).get(task) or {}
+        worse = _LESS_IS_BETTER | {metric for metric, is_better in is_more_better.items() if is_better is False}
         first_filter: Any = None
         for place, content, _ in lines_of(path, name):
             first_filter = content.get("filter") if first_filter is None else first_filter
-            marked = {"p2l_model": model, "p2l_task": task, "p2l_filter": first_filter}
+            marked = {"p2l_model": model, "p2l_task": task, "p2l_filter": first_filter, "p2l_worse": worse}
             yield Record(place, content | marked)
 
 
-def best_metric(values: Mapping[str, Any], names: Any = None) -> tuple[str, Any]:
+def best_metric(values: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the metric of an answer that says most plainly how good it is; NoVerdictError where there is none."""
-    listed = [name for name in names if name in values] if isinstance(names, list) else list(values)
-    chosen = next((name for name in _METRICS if name in listed), listed[0] if listed else None)
+    chosen = next((name for name in _METRICS if name in values), next(iter(values), None))
     if chosen is None:
         raise NoVerdictError("no metric")
     return chosen, values[chosen]
@@ -93,12 +97,16 @@ def best_metric(values: Mapping[str, Any], names: Any = None) -> tuple[str, Any]
 def _lm_eval(row: Row) -> Iterator[Row]:
     if row.get("filter") != row["p2l_filter"]:
         raise NoVerdictError(f"answer by a second filter ({row.get('filter')})")
-    metrics = {
-        name: value
-        for name, value in row.items()
+    named = [
+        name
+        for name in row
         if name in _METRICS or name in (row.get("metrics") or ()) or name.startswith(("acc", "exact_match"))
-    }
-    metric, value = best_metric(metrics, row.get("metrics"))
+    ]
+    # Some metrics of an answer are lists or sums of what is counted over the whole task.
+    metrics = {name: row[name] for name in named if not isinstance(row[name], list | Mapping)}
+    if named and not metrics.keys() - row["p2l_worse"]:
+        raise NoVerdictError(f"{named[0]} is no grade of an answer")
+    metric, value = best_metric({name: value for name, value in metrics.items() if name not in row["p2l_worse"]})
     yield {
         "question_id": f"{row['p2l_task']} {identifier(row.get('doc_id'))}",
         "category": row["p2l_task"],
@@ -147,7 +155,7 @@ def _helm_records(sample: Sample) -> Iterator[Record]:
         model = adapter.get("model") or adapter.get("model_deployment")
         task = str(spec.get("name") or folder).partition(":")[0]
         prompts = {
-            state["instance"].get("id"): (state["instance"].get("input") or {}).get("text")
+            state["instance"].get("id"): _helm_text(state["instance"].get("input") or {})
             for state in (state.get("request_states") or [])
             if isinstance(state.get("instance"), dict)
         }
@@ -161,6 +169,13 @@ def _helm_records(sample: Sample) -> Iterator[Record]:
             marked = {"model": model, "task": task, "prompt": prompts.get(instance)}
             where = f"{place}/per_instance_stats.json: instance {instance}, trial {trial}"
             yield Record(where, {**marked, "instance_id": instance, "stats": of_answer})
+
+
+def _helm_text(given: Row) -> str | None:
+    """Return the words of an input: its text, or where it is a chat what the user says."""
+    if given.get("text") or not isinstance(given.get("messages"), list):
+        return given.get("text")
+    return "\n\n".join(turns(given["messages"], "user", "input"))
 
 
 def _helm_file(path: Path, name: str) -> Any:

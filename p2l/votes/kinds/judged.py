@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from p2l.votes.kinds.arena import voter_and_source
 from p2l.votes.kinds.kind import Kind, Row, Sample
 from p2l.votes.kinds.tables import one_text
 from p2l.votes.kinds.texts import RowError, prompt_turns
+from p2l.votes.kinds.traces import mapping
 from p2l.votes.kinds.values import (
     NoVerdictError,
     answer_text,
@@ -17,6 +17,7 @@ from p2l.votes.kinds.values import (
     measures,
     name_of,
     seconds,
+    voter_and_source,
     whole_number,
     winner_of,
 )
@@ -139,22 +140,26 @@ def _alpaca(row: Row) -> Iterator[Row]:
 
 
 def _judge_bench(row: Row) -> Iterator[Row]:
-    """Yield how each judge did: 1 where its decision is the label in both orders."""
+    """Yield how each judge did, as the benchmark counts: 1 where more orders are right than wrong."""
     label = str(row.get("label")).strip().upper()
     judgments = row.get("judgments")
     if label not in {"A>B", "B>A"} or not isinstance(judgments, list):
         raise RowError("label must be A>B or B>A, and judgments a list")
     flipped = {"A>B": "B>A", "B>A": "A>B"}
-    decisions: dict[str, list[float]] = {}
+    # A judge is a way of asking and the model that is asked, which a judgment that failed does not name.
+    asked = [mapping(mapping(judgment).get("judgment")).get("judge_model") for judgment in judgments]
+    model = next((name for name in asked if isinstance(name, str)), None)
+    points: dict[str, int] = {}
     for number, judgment in enumerate(judgments):
-        judge = name_of((judgment or {}).get("judge_name") or row.get("judge_name"), "judge_name")
+        judge = name_of(mapping(judgment).get("judge_name") or row.get("judge_name") or model, "judge_name")
         expected = label if number % 2 == 0 else flipped[label]
-        decisions.setdefault(judge, []).append(float(judgment.get("decision") == expected))
-    for judge, correct in decisions.items():
+        decision = mapping(judgment).get("decision")
+        points[judge] = points.get(judge, 0) + (decision == expected) - (decision == flipped[expected])
+    for judge, point in points.items():
         yield {
             "prompt": one_text(row.get("question"), "question"),
-            "model": judge,
-            "score": min(correct),
+            "model": judge if model in (None, judge) else f"{model} ({judge})",
+            "score": float(point > 0),
             "question_id": identifier(row.get("pair_id")),
             "category": identifier(row.get("source")),
         }
@@ -248,7 +253,7 @@ KINDS = (
         recognise=lambda sample: sample.has("pair_id", "question", "label", "judgments"),
         marks=("pair_id", "response_A", "response_B"),
         needs=("judgments",),
-        reads="judge_name -> model, decision right in both orders -> score",
+        reads="judge_model and judge_name -> model, decision right in more orders than wrong -> score",
         convert=_judge_bench,
         sample='{"pair_id": "p1", "source": "mmlu", "question": "2 + 2?", "label": "A>B", "judgments": [{"judge_name": '
         '"ant", "decision": "A>B"}, {"judge_name": "ant", "decision": "B>A"}]}\n...',

@@ -22,6 +22,7 @@ _REJECTED = (
     "rejected_policy",
     "rejected_source",
 )
+_STRONGEST = 3  # preference of HelpSteer
 _NECTAR_TURN = re.compile(r"\s*(?:^|\n\n)(Human|Assistant):\s?")
 
 
@@ -83,12 +84,20 @@ def _reward_bench_2(row: Row) -> Iterator[Row]:
             }
 
 
+def _rating(completion: Row) -> float | None:
+    """Return a rating as a share of the best: overall it is of 10, and the mean of the aspects of 5."""
+    for name, best in (("overall_score", 10.0), ("fine-grained_score", 5.0)):
+        if completion.get(name) is not None:
+            return grade(completion[name], name) / best
+    return None
+
+
 def _ultra_feedback(row: Row) -> Iterator[Row]:
     completions = row.get("completions")
     if not isinstance(completions, list):
         raise RowError("completions must be a list of {model, response, overall_score}")
     prompt = one_text(row.get("instruction"), "instruction")
-    scores = [first_of(completion, ("overall_score", "fine-grained_score")) for completion in completions]
+    scores = [_rating(completion) for completion in completions]
     if all(score is None for score in scores):
         raise NoVerdictError("no overall_score")
     for completion, score in zip(completions, scores, strict=True):
@@ -96,7 +105,7 @@ def _ultra_feedback(row: Row) -> Iterator[Row]:
             yield {
                 "prompt": prompt,
                 "model": name_of(completion.get("model"), "model of a completion"),
-                "score": grade(score, "overall_score") / 10.0,
+                "score": score,
                 "category": identifier(row.get("source")),
             }
 
@@ -116,10 +125,11 @@ def _nectar(row: Row) -> Iterator[Row]:
         for answer in answers
     ]
     for (rank, first), (other_rank, second) in combinations(ranked, 2):
-        if first["model"] == second["model"] or rank == other_rank:
+        if first["model"] == second["model"]:
             continue
-        better, worse = (first, second) if rank < other_rank else (second, first)
-        yield {"prompt": prompt, "source": "gpt-4", **_sided(repr((prompt, better, worse)), better, worse)}
+        better, worse = (first, second) if rank <= other_rank else (second, first)
+        vote = {"prompt": prompt, "source": "gpt-4", **_sided(repr((prompt, better, worse)), better, worse)}
+        yield vote | ({"winner": "tie"} if rank == other_rank else {})
 
 
 class _Pairs(NamedTuple):
@@ -134,6 +144,8 @@ class _Pairs(NamedTuple):
 
 
 def _by_sign(preference: float) -> str:
+    if not -_STRONGEST <= preference <= _STRONGEST:
+        raise RowError(f"preference is {preference:g}; it is between -3 (the first answer) and 3 (the second)")
     return "tie" if preference == 0 else "model_b" if preference > 0 else "model_a"
 
 
@@ -154,6 +166,8 @@ def _votes_of_pairs(pairs: _Pairs) -> Callable[[Row], Iterator[Row]]:
             "winner": pairs.outcome(grade(row.get(pairs.preference), pairs.preference)),
             "category": identifier(row.get(pairs.category)),
         }
+        if row.get(pairs.category) == "code":  # whose language is one of programs
+            vote["language"] = None
         for side, answer in zip("ab", pairs.answers, strict=True):
             vote |= measures(answer_text(row.get(answer)), side)
         yield vote
@@ -232,7 +246,7 @@ KINDS = (
         recognise=lambda sample: sample.has("instruction", "completions"),
         marks=("completions",),
         needs=("instruction",),
-        reads="overall_score / 10 -> score, instruction -> prompt, source -> category",
+        reads="overall_score / 10, else fine-grained_score / 5 -> score, instruction -> prompt, source -> category",
         convert=_ultra_feedback,
         sample='{"source": "sharegpt", "instruction": "Name a colour", "completions": [{"model": "ant", "response": '
         '"Blue", "overall_score": 8.0}, {"model": "bee", "response": "Cow", "overall_score": 2.0}]}\n...',

@@ -86,7 +86,7 @@ def nearly(columns: Sequence[str], name: str) -> str:
     lacking = [(kind, kind.lacks(sample)) for kind in KINDS.values()]
     near = min(((kind, names) for kind, names in lacking if names), key=lambda pair: len(pair[1]), default=None)
     if near is None:
-        return ""
+        return tables.lacking(sample)
     kind, names = near
     missing = " and ".join(repr(column) for column in names)
     return f"looks like {kind.about}, but has no {missing}"

@@ -103,6 +103,19 @@ def _is_long(sample: Sample) -> bool:
     return bool(named and columns.intersection((*PROMPTS, *QUESTION_IDS)))
 
 
+def lacking(sample: Sample) -> str:
+    """Return a sentence on what a table lacks to be one of graded answers; empty where it resembles none."""
+    columns = sample.columns
+    has_question = bool(columns.intersection((*PROMPTS, *QUESTION_IDS)))
+    if not columns.intersection(MODELS) or columns.intersection(_VOTE_COLUMNS):
+        return ""
+    if has_question and not columns.intersection(SCORES):
+        return "looks like a table of graded answers, but has no 'score'; name the column by --columns score=NAME"
+    if columns.intersection(SCORES) and not has_question:
+        return "looks like a table of graded answers, but has no 'question'; name the column by --columns question=NAME"
+    return ""
+
+
 def is_own_form(sample: Sample) -> bool:
     """Return whether a table of graded answers has the columns that the documentation asks for."""
     return sample.has("model", "score") and bool(sample.columns & {"prompt", "question"})

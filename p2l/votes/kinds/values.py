@@ -51,6 +51,11 @@ _WINNER_WORDS = {
 }
 _WINNERS = {word: winner for winner, words in _WINNER_WORDS.items() for word in words}
 _WINNERS |= dict.fromkeys(BOTH_BAD, _BAD_TIE)
+_PEOPLE = ("author", "expert", "arena_user", "user", "human", "annotator", "people", "crowd")
+_ANYBODY = frozenset(
+    {"human", "humans", "people", "user", "users", "crowd", "annotator", "annotators", "expert", "experts"}
+)
+"""What says that a person voted, and not which."""
 _GRADES = {
     1.0: ("c", "correct", "pass", "passed", "true", "yes", "y", "resolved", "success", "right"),
     0.5: ("p", "partial", "partially correct"),
@@ -180,6 +185,20 @@ def seconds(value: Any) -> float | None:
         return seconds(datetime.fromisoformat(str(value).strip().replace("Z", "+00:00")))
     except ValueError:
         raise RowError(f"time {str(value)[:40]!r} cannot be read") from None
+
+
+def voter_and_source(judge: Any) -> dict[str, str]:
+    """Return who voted: people have names such as `author_2` or `expert_7`, judges those of models."""
+    if isinstance(judge, list | tuple):
+        judge = next((name for name in judge if isinstance(name, str)), None)
+    if not isinstance(judge, str) or not judge.strip():
+        return {}
+    name = judge.strip().lower()
+    if name in _ANYBODY:
+        return {"source": "human"}
+    if name.startswith(_PEOPLE):
+        return {"voter": judge, "source": "human"}
+    return {"source": judge.removesuffix("_pair").removesuffix("_single")}
 
 
 def first_of(row: Mapping[str, Any], names: Sequence[str]) -> Any:
