@@ -51,10 +51,12 @@ class _Cancellation:
         self._task = task
         self._before = _cancellations(task)
         self._reason: Exception | None = None
+        self._is_over = False
 
     def cancel(self, reason: Exception) -> None:
-        """Cancel the task; the first reason counts."""
-        if self._reason is None:
+        """Cancel the task; the first reason counts, and none after the block."""
+        # A client that leaves with the last word of the block is heard of in the next turn of the event loop.
+        if self._reason is None and not self._is_over:
             self._reason = reason
             self._task.cancel()
 
@@ -63,6 +65,7 @@ class _Cancellation:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Raise the reason in place of the cancellation that `cancel` caused."""
+        self._is_over = True
         if self._reason is None or not isinstance(error, asyncio.CancelledError):
             return
         if hasattr(self._task, "uncancel"):  # from Python 3.11

@@ -55,6 +55,24 @@ def test_what_is_done_in_time_is_left_alone() -> None:
     assert asyncio.run(main()) == 3
 
 
+def test_a_client_that_leaves_with_the_last_word_of_the_block_cancels_nothing_after_it() -> None:
+    async def work() -> str:
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async with alive(receive, Deadline.after(60), TimeoutError("the time is up")):
+            await asyncio.sleep(0.1)  # by then somebody listens
+            left.set()
+            await asyncio.sleep(0)  # who has heard it, and not told yet
+        await asyncio.sleep(0.01)
+        return "kept"
+
+    assert asyncio.run(work()) == "kept"
+
+
 def test_a_block_that_takes_too_long_ends_with_the_error_given() -> None:
     async def main() -> None:
         with time_limit(0.01, ValueError("late")):
