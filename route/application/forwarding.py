@@ -297,6 +297,7 @@ class _Forwarding:
         config, name = self.service.config, charge.model
         target = self.service.fleet.targets[name]
         asked: list[Deployment] = []
+        charge.note(self.service.ledger.notes, self.answer.request_id)
         while True:
             deployment = target.pick(stream=False, without=asked) or target.pick(stream=False)
             if deployment is None:

@@ -50,6 +50,7 @@ from route.routing.spending import Spending
 from route.send.charges import UNKNOWN_LONGEST
 from route.send.dispatch import Answer, Dispatcher
 from route.send.fleet import Fleet, make_fleet
+from route.send.left_calls import book_left_calls, calls_folder
 
 _PARTS_KEPT = (
     *("started", "metrics", "recent", "scorer", "tracing", "database", "peers", "counts", "ledger", "keys"),
@@ -131,6 +132,7 @@ class Service:
             shared_limits=config.shared_limits,
             without_shared=config.without_shared_limits,
             peers=self.peers,
+            notes=None if config.database is None or config.journal is None else calls_folder(config.journal),
         )
         self.keys = StoredKeys(self.database, self.ledger)
         self.finishing: set[asyncio.Task[None]] = set()
@@ -194,6 +196,12 @@ class Service:
         for scorer in self.policy_scorers.values():
             await scorer.start()
         await self.peers.start()
+        if self.ledger.notes.folder is not None:
+            task = asyncio.ensure_future(
+                book_left_calls(self.ledger.notes.folder, self.database, self.ledger, self.fleet)
+            )
+            self.finishing.add(task)
+            task.add_done_callback(self.finishing.discard)
 
     async def close(self) -> None:
         """Write what has gathered and close every connection."""
@@ -206,6 +214,7 @@ class Service:
         await self.ledger.close()
         await self.feedback.close()
         await self.database.close()
+        self.ledger.notes.close(is_booked=self.database.fault is None)
         for scorer in (self.scorer, *self.policy_scorers.values()):
             await scorer.close()
         await self.fleet.close()

@@ -6,7 +6,7 @@ is over as those of a day are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import NamedTuple
@@ -59,6 +59,12 @@ class Payer(NamedTuple):
     """`day` or `month`, of UTC."""
     seconds_left: float
     """Until the period ends."""
+
+
+def places_of(day: int, key: str, team: str | None, budgets: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Return the days and accounts on which a call is booked: of its key, of the key's team then, and of budgets."""
+    accounts = [key] if team is None else [key, team_account(team)]
+    return {*((day, account) for account in accounts), *budgets}
 
 
 def team_account(team: str) -> str:

@@ -5,6 +5,7 @@ others have written. No request waits for a disk: work runs in threads. SQL is w
 understand, with `?` for parameters; `Connection.lock` is what it takes beyond that.
 
 A process that is killed loses the events since its last transaction: at most 100 ms plus the time of one transaction.
+Costs of calls are not lost: `route.keep.under_way` has them until they are in the database.
 While the database cannot be written, events stay in memory.
 
 Processes tell each other through it, too, that keys or a configuration have changed: each subject has a number, which
@@ -45,6 +46,7 @@ from urllib.parse import unquote, urlsplit
 # | tokens | the tokens of a key in one second, of the last minute |
 # | responses | a response of the Responses API and the input that was new in its request, for 30 days |
 # | response_items | an output item of such a response, which a later request may refer to |
+# | bookings | a worker's last batch of sums: what is noted of later ones, if it is killed, is still to be booked |
 # | clock | the only one: the last transaction that changed spend, arrivals or tokens, whose rows carry its number |
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ on which it was reserved.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import secrets
@@ -18,11 +19,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.access import digest_of
 from p2l.common.errors import ConfigError
-from route.keep.accounts import Budget, Labels, Payer, payers_of, team_account
+from route.keep.accounts import Budget, Labels, Payer, payers_of, places_of, team_account
 from route.keep.database import Connection, Database, DatabaseError, WriteBehind
 from route.keep.reservations import (
     IDLE_SECONDS,
@@ -38,7 +40,18 @@ from route.keep.reservations import (
     hold_leases,
     shrink_leases,
 )
-from route.keep.usage import DAY, News, Sums, Usage, Windows, add_to, read_sums, write_sums
+from route.keep.under_way import Note, Notes
+from route.keep.usage import (
+    DAY,
+    News,
+    Sums,
+    Usage,
+    Windows,
+    add_to,
+    note_batch,
+    read_sums,
+    write_sums,
+)
 from route.keep.workers import Peers, SharedCounts
 
 if TYPE_CHECKING:
@@ -119,13 +132,15 @@ class Ledger(WriteBehind):
         shared_limits: str | None = None,
         without_shared: str = "local",
         peers: Peers | None = None,
+        notes: Path | None = None,
         clock: Callable[[], float] = time.time,
         grace: float | None = None,
     ) -> None:
         """Know these keys, and what teams may spend a day; raise ConfigError if two are equal or have the same name.
 
         `shared_limits` is the URL of a Redis; `without_shared` says whether limited keys go on ("local") or are refused
-        ("refuse") while it is gone, `grace` for how many seconds nobody leases where all have to say what they hold.
+        ("refuse") while it is gone, `grace` for how many seconds nobody leases where all have to say what they hold,
+        `notes` in which folder calls under way are noted, so that a kill loses none (None: they are not).
         """
         super().__init__(database, clock)
         self._refuses_alone = without_shared == "refuse"
@@ -141,6 +156,9 @@ class Ledger(WriteBehind):
         self._requests, self._tokens = Windows(), Windows()
         self._seen = -1  # number of the last transaction whose rows are known
         self._worker = secrets.token_hex(8)
+        self.notes = Notes(notes, self._worker)
+        self._batch = 1  # number of the sums that gather
+        self._noted: list[Note] = []  # of the batch that was taken last
         if shared_limits is not None:
             from route.keep.redis_limits import RedisLimits
 
@@ -416,11 +434,13 @@ class Ledger(WriteBehind):
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
         answer_tokens: int = 0,
+        is_told: bool = True,
     ) -> None:
         """Release a reservation and book what the request has cost, on its day.
 
         Cost and tokens are those of all `answers` (choices) together, as the provider counts them; `answer_tokens` are
-        those of the answer by any count, for keys with a limit. Raises ValueError for a cost below 0 or not a number.
+        those of the answer by any count, for keys with a limit; `is_told` says whether the provider told the cost.
+        Raises ValueError for a cost below 0 or not a number.
         """
         if reservation.settled:
             raise ValueError("a reservation is settled once")
@@ -431,23 +451,33 @@ class Ledger(WriteBehind):
                 raise ValueError(f"cost is {cost!r}; it must be a finite number, zero or more")
             usage = Usage.of(answers, cost, prompt_tokens, completion_tokens)
             add_to(self._gathered.usage, (day, model, name), usage)
-            # By the team that the key had when it asked: a reload may have given it another one since.
-            accounts = [name] if reservation.team is None else [name, team_account(reservation.team)]
-            for place in {*((day, account) for account in accounts), *reservation.places}:
+            for place in places_of(day, name, reservation.team, reservation.places):
                 for sums in (self._gathered.spend, self._spent):
                     add_to(sums, place, cost)
+        if reservation.note is not None:
+            self._settle_note(reservation.note, cost, has_sums=bool(cost or answers), is_told=is_told)
         if answer_tokens and reservation.counts_tokens:
-            second = int(self._clock())
-            self._tokens.add(name, second, answer_tokens)
-            if self.shared is not None:
-                self.shared.use(name, second, answer_tokens)
-            else:
-                add_to(self._gathered.tokens, (second, name), answer_tokens)
+            self._use_tokens(name, answer_tokens)
         for place in reservation.places:
             purse = self._purses.get(place)
             leased = 0.0 if purse is None else purse.settle(reservation.amount or 0.0, cost)
             if leased:
                 add_to(self._gathered.leases, place, leased)
+
+    def _use_tokens(self, name: str, tokens: int) -> None:
+        second = int(self._clock())
+        self._tokens.add(name, second, tokens)
+        if self.shared is not None:
+            self.shared.use(name, second, tokens)
+        else:
+            add_to(self._gathered.tokens, (second, name), tokens)
+
+    def _settle_note(self, note: Note, cost: float, *, has_sums: bool, is_told: bool) -> None:
+        if not has_sums:
+            note.end()
+            return
+        note.settle(cost, self._batch, is_told=is_told)
+        self._gathered.notes.append(note)
 
     def spent_of(self, account: str) -> float:
         """Return what a key, by its name, or a `team_account` has spent since midnight, UTC, as this worker knows."""
@@ -456,11 +486,21 @@ class Ledger(WriteBehind):
     def take(self) -> Sums:
         """See `WriteBehind`."""
         self._return_leases(IDLE_SECONDS)
+        # The last batch is in the database, or would have been given back.
+        for note in self._noted:
+            note.end()
+        self.notes.refresh()
         batch, self._gathered = self._gathered, Sums()
+        batch.number, self._noted = self._batch, batch.notes
+        self._batch += 1
         return batch
 
     async def start(self) -> None:
         """Read what earlier runs and other workers wrote, and share limits from now on."""
+        try:
+            await asyncio.to_thread(self.notes.start)
+        except OSError as error:
+            raise ConfigError(f"journal: {self.notes.path}: cannot be used: {error}") from error
         await super().start()
         if self.shared is not None:
             await self.shared.start()
@@ -489,6 +529,8 @@ class Ledger(WriteBehind):
         if batch:
             connection.lock("ledger")
             write_sums(connection, batch, now=self._clock())
+        if batch.notes:
+            note_batch(connection, self._worker, batch.number, now=self._clock())
         if batch.leases or batch.renew:
             if self.shared is None or self.shared.fault is not None:
                 lost = self._database.lost_seconds
@@ -520,6 +562,7 @@ class Ledger(WriteBehind):
     def give_back(self, batch: Sums) -> None:
         """See `WriteBehind`."""
         self._gathered.add(batch)
+        self._noted = []
 
     def recover(self, connection: Connection, batch: Sums | None) -> int:
         """See `WriteBehind`: the leases that this worker holds; and all sums are read anew."""

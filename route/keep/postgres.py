@@ -102,6 +102,9 @@ _MIGRATIONS = (
     CREATE TABLE visits (pseudonym TEXT PRIMARY KEY, battles BIGINT NOT NULL, time DOUBLE PRECISION NOT NULL);
     CREATE INDEX visits_time ON visits (time);
     """,
+    """
+    CREATE TABLE bookings (worker TEXT PRIMARY KEY, number BIGINT NOT NULL, time DOUBLE PRECISION NOT NULL);
+    """,
 )
 """One script per version of the schema, oldest first; a released one is never changed."""
 T = TypeVar("T")

@@ -97,6 +97,9 @@ _MIGRATIONS = (
     CREATE TABLE visits (pseudonym TEXT PRIMARY KEY, battles INTEGER NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
     CREATE INDEX visits_time ON visits (time);
     """,
+    """
+    CREATE TABLE bookings (worker TEXT PRIMARY KEY, number INTEGER NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
+    """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from route.keep.database import Connection
+from route.keep.under_way import Note
 
 K = TypeVar("K")
 WINDOW = 61
@@ -67,6 +68,10 @@ class Sums:
     """Spent or given back of what this worker has leased, by (day, name)."""
     renew: bool = False
     """Whether the leases of this worker are renewed, though nothing of them was spent."""
+    notes: list[Note] = field(default_factory=list)
+    """Of the calls that the sums hold."""
+    number: int = 0
+    """Of the batch, among those of its worker."""
 
     def __bool__(self) -> bool:
         return bool(self.usage or self.spend or self.arrivals or self.tokens or self.leases or self.renew)
@@ -76,6 +81,7 @@ class Sums:
         for name in ("usage", "spend", "arrivals", "tokens", "leases"):
             for place, amount in getattr(other, name).items():
                 add_to(getattr(self, name), place, amount)
+        self.notes.extend(other.notes)
 
 
 def add_to(sums: dict[K, Any], place: K, amount: Any) -> None:
@@ -142,6 +148,32 @@ def read_sums(connection: Connection, seen: int) -> News:
     arrivals = connection.execute("SELECT second, key, requests FROM arrivals WHERE flush > ?", (seen,)).fetchall()
     tokens = connection.execute("SELECT second, key, tokens FROM tokens WHERE flush > ?", (seen,)).fetchall()
     return News(flush, spend, arrivals, tokens)
+
+
+_NOTE_DAYS = 365
+"""Days after which nobody starts any more who could book the notes of a worker."""
+ALL_BOOKED = 2**62
+"""Number of a batch above all others: nothing of a killed worker's notes is left to book."""
+
+
+def note_batch(connection: Connection, worker: str, number: int, *, now: float) -> None:
+    """Write down which of a worker's batches the database has last; inside the transaction that writes it."""
+    connection.execute(
+        "INSERT INTO bookings VALUES (?, ?, ?) ON CONFLICT (worker) DO UPDATE SET "
+        "number = excluded.number, time = excluded.time",
+        (worker, number, now),
+    )
+
+
+def last_batch(connection: Connection, worker: str) -> int:
+    """Return the number of the last batch of a worker that the database has; 0 before the first."""
+    row = connection.execute("SELECT number FROM bookings WHERE worker = ?", (worker,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def forget_batches(connection: Connection, *, now: float) -> None:
+    """Remove the numbers of workers that ended so long ago that nobody asks for them."""
+    connection.execute("DELETE FROM bookings WHERE time < ?", (now - _NOTE_DAYS * DAY,))
 
 
 _MOST_IDLE_NAMES = 10_000

@@ -14,6 +14,7 @@ from p2l.common.long_texts import count_bytes
 from route.config import ModelConfig, Price
 from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
+from route.keep.under_way import Notes
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON, NativeRequest, Provider, ProviderError, Recording, Timeouts
 from route.providers.registry import spec_of
@@ -173,6 +174,23 @@ class Charge:
     _all_bytes: int = 0
     _thought_bytes: int = 0
 
+    def note(self, notes: Notes, request_id: str, deployment: str = "") -> None:
+        """Note the call that is about to be made, so that a kill of this process leaves what it owes."""
+        reservation = self.reservation
+        facts = {
+            "request_id": request_id,
+            "key": reservation.key,
+            "day": reservation.day,
+            "team": reservation.team,
+            "places": reservation.places,
+            "model": self.model,
+            "deployment": deployment,
+            "choices": self.choices,
+        }
+        reservation.note = note = notes.begin(facts, self.config.cost * self.choices)
+        if note is not None:
+            note.look = lambda: (self.cost(), not self.is_estimated)
+
     def count(self, choices: Any) -> None:
         """Count what a chunk or an answer holds, for a provider that does not or a client that leaves before."""
         # Each chunk of a stream comes here: nothing is counted where nobody pays or limits by tokens.
@@ -196,6 +214,8 @@ class Charge:
         self.usage = usage = read(answer)
         if usage.completion is not None:  # what had passed through until now is in the provider's count
             self._pieces = self._bytes = 0
+            if self.reservation.note is not None:
+                self.reservation.note.refresh()
 
     def complete(self, answer: JSON) -> None:
         """Take over a whole answer."""
@@ -211,6 +231,8 @@ class Charge:
         """Note who answers, by a whole answer or a chunk."""
         if not self.identifier and isinstance(answer.get("id"), str):
             self.identifier = answer["id"]
+            if self.reservation.note is not None:
+                self.reservation.note.identify(self.identifier)
         if spec_of(self.config.type).names_model:
             self.served = self.served.joined(answer)
 
@@ -235,10 +257,14 @@ class Charge:
         return None not in self.tokens and not self._pieces and not self.is_cached
 
     @property
+    def is_told(self) -> bool:
+        """Return whether the provider told its cost, or the tokens that it follows from."""
+        return self.is_measured or (self.config.reported_cost and self.usage.dollars is not None)
+
+    @property
     def is_estimated(self) -> bool:
         """Return whether its cost rests on what passed through the router or on time, not on the provider's word."""
-        is_told = self.config.reported_cost and self.usage.dollars is not None
-        return self.config.price is not None and not (self.is_measured or is_told or self.is_cached)
+        return self.config.price is not None and not (self.is_told or self.is_cached)
 
     @property
     def answer_tokens(self) -> int:

@@ -308,6 +308,7 @@ class Dispatcher:
         if charge.max_tokens is not None:
             outgoing = limited(outgoing, charge.max_tokens)
         answer.charges.append(charge)
+        charge.note(self.ledger.notes, answer.request_id, deployment.label)
         if deployment.tokens_per_minute is not None:
             charge.use = deployment.use
             charge.use(await request.apart(lambda: request.prompt_tokens))
@@ -503,6 +504,7 @@ class Dispatcher:
             prompt_tokens=prompt,
             completion_tokens=completion,
             answer_tokens=charge.answer_tokens if has_cost else 0,
+            is_told=not charge.is_estimated,
         )
         if charge.use is not None and has_cost:
             charge.use(charge.answer_tokens)

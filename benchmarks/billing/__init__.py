@@ -1,0 +1,1 @@
+"""What the router books of many mixed calls, held against what providers of every protocol bill."""
