@@ -134,9 +134,13 @@ class Prediction:
         note = "" if self.familiarity is None else familiarity_note(float(self.familiarity[row]))
         return Rates.of("Leaderboard of a prompt", self.models, rates, limits, level, note)
 
-    def field_sd(self) -> Floats:
-        """Return the standard deviation (n, M) of each true coefficient less the mean of the others'."""
+    def field_sd(self, places: Sequence[int] | None = None) -> Floats:
+        """Return the standard deviation (n, M) of each true coefficient less the mean of the others'.
+
+        With `places` in the model list these M alone are the field.
+        """
         variances, basis = self._posterior()
+        basis = basis if places is None else basis[list(places)]
         number = len(basis)
         contrasts = (basis - basis.mean(axis=0)) * (number / max(1, number - 1))
         return np.asarray(np.sqrt(variances @ (contrasts**2).T))

@@ -172,8 +172,9 @@ print(model.leaderboard("Prove that 17 is prime.").head())
 The overall board is on the scale of people's votes in the arena. The other sets have beside it how high they mark (a
 level and a share of ties), how sharply they tell models apart, and tastes of their own for models, all fitted together:
 a model that only answered graded questions stands as far from the others as such a result is worth to people. A prompt
-like the graded ones gets a board of its own, by right answers. Names are joined by `p2l/public/names.yaml`, sets are
-listed in `p2l/public/sources.yaml`.
+like the graded ones gets a board of its own, by right answers. What the reader says of these is divided by how much
+more sharply they tell models apart than people do, so that every score is on the scale of people's votes. Names are
+joined by `p2l/public/names.yaml`, sets are listed in `p2l/public/sources.yaml`.
 
 | set | licence | date | votes | sharpness |
 |---|---|---|---|---|

@@ -3,8 +3,9 @@
 The votes of all sets with texts train a reader by `p2l train`, with a level, a share of ties and a lean for each set as
 covariates. One leaderboard is then fitted to all sets together, those without texts too, on the scale of people's votes
 in the arena; the others have a level, a sharpness and tastes of their own beside it (`p2l.people`). It is the overall
-board. A prompt gets a board of its own where graded answers to prompts like it tell one; a model that only sets without
-texts have goes there as models of its level go, with an interval as wide as that guess.
+board. A prompt gets a board of its own where graded answers to prompts like it tell one, on the same scale: what the
+reader says of right answers is divided by how much more sharply these tell models apart than people do. A model that
+only sets without texts have goes there as models of its level go, with an interval as wide as that guess.
 
 Shapes: M models with texts, L models without, R components of the posterior, K its points.
 """
@@ -115,15 +116,20 @@ def with_overall(run: Path, votes: Frame, overall: Overall, target: Path) -> Non
     known, count = list(model.model_list), len(model.model_list)
     levels = torch.tensor([overall.coefs[name] for name in (*known, *overall.new)], dtype=torch.float64)
     goes = _Trend.of(levels, count)
+    sharpness = goes.slope(posterior.coefs)
     model.widen(count + len(overall.new))
     with torch.no_grad():
         for name in model.row_names:
             rows = model.get_parameter(name)
+            rows[:count] = _packable(rows[:count] / sharpness)
             rows[count:] = goes.foreseen(rows[:count])
+        # Four in five graded answers to a prompt are equally good; its board says how people's votes would go.
+        model.get_parameter("head.eta_head.weight").zero_()
+        model.get_parameter("head.eta_head.bias").fill_(overall.eta)
     model.model_list = [*known, *overall.new]
     tensors = posterior.tensors()
     tensors["coefs"], tensors["eta"] = levels.float(), torch.tensor(overall.eta)
-    tensors["basis"] = _widened_basis(posterior, goes)
+    tensors["basis"] = _widened_basis(_packable(posterior.basis / sharpness), posterior.offset, goes)
     tensors["axes"] = _packable(posterior.axes)
     tensors["kept"] = torch.cat([posterior.kept, torch.zeros(len(overall.new), posterior.kept.shape[1])])
     for name in ("offset", "least"):
@@ -151,6 +157,11 @@ class _Trend:
         design = torch.stack([torch.ones_like(levels), levels], dim=1)
         return cls(design[:count], design[count:])
 
+    def slope(self, board: torch.Tensor) -> float:
+        """Return by how much a board (M,) of the known models tells them further apart than their levels do."""
+        fitted: torch.Tensor = torch.linalg.lstsq(self.known, board.double()[:, None]).solution
+        return float(fitted[1, 0])
+
     def foreseen(self, rows: torch.Tensor, *, of_known: bool = False) -> torch.Tensor:
         """Return least-squares predictions of rows (M, ...) for the new models (L, ...), or for the known ones."""
         slopes = torch.linalg.lstsq(self.known, rows.double().reshape(len(rows), -1)).solution
@@ -163,12 +174,15 @@ def _packable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.half().to(tensor)
 
 
-def _widened_basis(posterior: Posterior, goes: _Trend) -> torch.Tensor:
-    """Return the basis (M + L, R + L): each new model has a component of its own that no vote determines."""
-    basis, count = posterior.basis, len(goes.new)
+def _widened_basis(basis: torch.Tensor, offset: torch.Tensor, goes: _Trend) -> torch.Tensor:
+    """Return the basis (M + L, R + L) from that (M, R) of known models, with variances `offset` (R,).
+
+    Each new model has a component of its own that no vote determines.
+    """
+    count = len(goes.new)
     # A known model departs from what its level foretells by this much, and so may a new one.
     apart = basis - goes.foreseen(basis, of_known=True)
-    sd = float(((apart**2) @ posterior.offset).mean()) ** 0.5
+    sd = float(((apart**2) @ offset).mean()) ** 0.5
     known = torch.cat([basis, torch.zeros(len(basis), count)], dim=1)
     return torch.cat([known, torch.cat([goes.foreseen(basis), sd * torch.eye(count)], dim=1)])
 

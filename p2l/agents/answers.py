@@ -18,11 +18,12 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from p2l.common.errors import InputError
-from p2l.common.prompts import MAX_CHARS, MOSTLY_OVERALL, familiarity_note
+from p2l.common.prompts import MAX_CHARS, familiarity_note, unfamiliar_note
 from p2l.leaderboard import to_score
+from p2l.leaderboard.newton import shift_invariant
 from p2l.likelihood import win_rates, win_rates_if
+from p2l.people.vote_file import examine_file
 from p2l.public import PUBLIC, Names
-from p2l.votes.checking import check_votes, render
 
 if TYPE_CHECKING:
     from p2l.inference import P2L
@@ -62,6 +63,15 @@ class Recommendation(BaseModel):
     board: PromptBoard
 
 
+class ComparedPrompt(BaseModel):
+    """Two models on one prompt."""
+
+    prompt: int = Field(description="its place among the prompts that were given, from 0")
+    win_rate: float = Field(description="chance that a wins a vote against b, ties half")
+    surely: str | None = Field(description="the model on whose side the 90 % interval of the difference is; or null")
+    familiarity: float | None
+
+
 class ComparedModels(BaseModel):
     """Two models on some prompts."""
 
@@ -74,6 +84,7 @@ class ComparedModels(BaseModel):
     surely_a: int = Field(description="prompts on which the 90 % interval of the difference is on the side of a")
     surely_b: int
     note: str
+    rows: list[ComparedPrompt] = Field(description="each prompt, that where a is likeliest to win first")
 
 
 class TrainedModel(BaseModel):
@@ -96,7 +107,9 @@ class CheckedVotes(BaseModel):
     votes: int
     models: int
     prompts: int | None
-    problems: list[str]
+    problems: list[str] = Field(description="rows that are not votes; empty where all can be used")
+    shown: list[str] = Field(description="what decides the votes beside the models, repeats, and who has most of them")
+    voters: list[str] = Field(description="voters who do not vote like people; p2l leaderboard --weigh-voters weighs")
     report: str
 
 
@@ -143,6 +156,9 @@ def recommend(
     best = board.rows[0]
     too_dear = [name for name in costs if budget is not None and costs[name] > budget]
     reason = f"expected to win {best.win_rate:.0%} of votes against the other models asked for on this prompt"
+    if len(board.rows) == 1:
+        reason = "the only one of them that this P2L knows and that the budget buys"
+    reason += f"; unknown: {', '.join(board.unknown)}" if board.unknown else ""
     reason += f"; over the budget: {', '.join(too_dear)}" if too_dear else ""
     return Recommendation(model=best.model, reason=reason, cost=costs.get(best.model), board=board)
 
@@ -153,7 +169,7 @@ def compare(
     prompts: Annotated[list[Prompt], Field(min_length=1, max_length=_MOST_PROMPTS)],
     p2l: ModelFolder = None,
 ) -> ComparedModels:
-    """Return how often model `a` is expected to beat model `b` on some prompts, and on how many that is sure."""
+    """Return how often model `a` is expected to beat model `b` on some prompts, on which, and where that is sure."""
     p2l_model = _loaded(p2l)
     chosen = _chosen(p2l_model, [a, b])
     if chosen.unknown or len(chosen.places) != 2:
@@ -167,8 +183,16 @@ def compare(
     if prediction.variances is not None:
         reach = _Z * prediction.difference_sd([first], [second])[:, 0]
         sure = np.where(np.abs(gaps) > reach, np.sign(gaps), 0.0)
-    strange = 0 if prediction.familiarity is None else int((prediction.familiarity < MOSTLY_OVERALL).sum())
-    note = f"{strange} of {len(gaps)} prompts are unlike what was voted on and get mostly the overall board"
+    familiarity = [None] * len(gaps) if prediction.familiarity is None else prediction.familiarity.tolist()
+    rows = [
+        ComparedPrompt(
+            prompt=place,
+            win_rate=round(float(rates[place]), 4),
+            surely={1.0: a, -1.0: b}.get(float(sure[place])),
+            familiarity=familiarity[place],
+        )
+        for place in np.argsort(-rates, kind="stable")
+    ]
     return ComparedModels(
         by=_by(p2l),
         a=a,
@@ -178,7 +202,8 @@ def compare(
         better_on=int((gaps > 0).sum()),
         surely_a=int((sure > 0).sum()),
         surely_b=int((sure < 0).sum()),
-        note=note if strange else "",
+        note=unfamiliar_note([share for share in familiarity if share is not None]),
+        rows=rows,
     )
 
 
@@ -215,15 +240,18 @@ def train(
 
 
 def votes_check(path: Annotated[str, Field(description="a file of votes")]) -> CheckedVotes:
-    """Return whether a file of votes can be trained on, with each problem and its row."""
-    report = check_votes(path)
+    """Return whether a file of votes can be trained on, each problem with its row, and what the votes show."""
+    examined = examine_file(path)
+    report = examined.report
     return CheckedVotes(
         usable=report.is_fit,
         votes=report.votes,
         models=len(report.models),
         prompts=report.prompts,
         problems=list(report.problems),
-        report=render(report),
+        shown=examined.shown,
+        voters=examined.voters,
+        report=examined.text(),
     )
 
 
@@ -285,7 +313,7 @@ def _board(p2l_model: P2L, by: str, prompt: str, chosen: _Chosen, top: int) -> P
             win_rates_if(coefs[0] + sign * reach, coefs[0], p2l_model.likelihood, *sides) for sign in (-1, 1)
         )
     familiarity = None if prediction.familiarity is None else float(prediction.familiarity[0])
-    scores = to_score(coefs[0])
+    scores = to_score(coefs[0] - coefs[0].mean() if shift_invariant(p2l_model.likelihood) else coefs[0])
     rows = [
         BoardRow(
             rank=rank,

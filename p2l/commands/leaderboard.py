@@ -43,7 +43,7 @@ models with few votes are not first or last by chance. Groups (--by) have --shri
 
 
 _GROUPS = {
-    "which leaderboards": ("--prompts", "--by", "--over", "--periods", "--time-column"),
+    "which leaderboards": ("--prompts", "--models", "--by", "--over", "--periods", "--time-column"),
     "how they are fitted": (
         "--likelihood",
         "--people",
@@ -75,6 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--from-counts", nargs="+", metavar="FILE", help="counts that --counts-only wrote, on any machines; added up"
     )
     cli.add_model_flag(source, "a trained P2L model: a folder or a hub id (default: the public model of this package)")
+    flags.add_argument(
+        "--models",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="by a model: only these LLMs, against one another (behind the prompts)",
+    )
     cli.add_prompts(flags, "in place of prompts: aggregate over the `prompt` column of this file")
     cli.add_likelihood(
         flags,
@@ -374,10 +381,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("a prompt or --prompts goes with --model; --votes holds its own")
     if args.votes is None and args.from_counts is None and args.model is None:
         raise InputError('give a prompt, as in p2l leaderboard "Prove that 17 is prime.", or --votes FILE')
-    if args.model is not None and (args.prompts is None) != bool(args.prompt):
-        raise InputError("--model needs a prompt, or --prompts FILE, and not both")
-    if args.model is not None and (args.likelihood is not None or args.weighted or args.cluster is not None):
-        raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
+    _check_model_flags(args)
     if args.by and args.prompt:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0:
@@ -398,6 +402,17 @@ def _check(args: argparse.Namespace) -> None:
     from p2l.common.report.reports import check_result_files
 
     check_result_files(args, args.votes, args.prompts, *(args.from_counts or []))
+
+
+def _check_model_flags(args: argparse.Namespace) -> None:
+    if args.model is None:
+        if args.models:
+            raise InputError("--models goes with a prompt or --prompts; a leaderboard of votes has all (--top 0)")
+        return
+    if (args.prompts is None) != bool(args.prompt):
+        raise InputError("--model needs a prompt, or --prompts FILE, and not both")
+    if args.likelihood is not None or args.weighted or args.cluster is not None:
+        raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
 
 
 def _check_people(args: argparse.Namespace) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import progress
+from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError
 from p2l.common.prompts import familiarity_note, unfamiliar_note
 from p2l.leaderboard.aggregation import aggregate
 from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import FORMAT
 from p2l.leaderboard.covariates import Effect
-from p2l.public import PUBLIC
+from p2l.public import PUBLIC, Names
 
 if TYPE_CHECKING:
     from p2l.inference import P2L
@@ -35,7 +36,32 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
     check_model(args.model)
     model = P2L.from_pretrained(args.model)
     effects = _effects(model, args)
-    return _by_public(_boards(model, effects, args)) if args.model == PUBLIC else _boards(model, effects, args)
+    shown = _Shown.of(model, args.models)
+    boards = _boards(model, shown, effects, args)
+    return _by_public(boards) if args.model == PUBLIC else boards
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The LLMs on a board: names, and places in the model's list."""
+
+    names: list[str]
+    places: list[int]
+
+    @classmethod
+    def of(cls, model: P2L, names: Sequence[str]) -> _Shown:
+        """Return those that are asked for, or all; InputError where the model does not know one of them."""
+        places = {name: place for place, name in enumerate(model.model_list)}
+        if not names:
+            return cls(list(places), list(places.values()))
+        matched = Names.load().matched(names, places)
+        unknown = next((name for name in names if name not in matched), None)
+        if unknown is not None:
+            raise InputError(f"--models: it knows no {unknown!r}{nearest(unknown, places)}; --top 0 lists all it knows")
+        chosen = list(dict.fromkeys(matched.values()))
+        if len(chosen) == 1:
+            raise InputError(f"--models: {chosen[0]} alone has nobody to be compared with; name another")
+        return cls(chosen, [places[name] for name in chosen])
 
 
 def _by_public(boards: list[Named]) -> list[Named]:
@@ -47,11 +73,11 @@ def _by_public(boards: list[Named]) -> list[Named]:
     return [first._replace(board=replace(first.board, notes=(*first.board.notes, note))), *boards[1:]]
 
 
-def _boards(model: Any, effects: tuple[Effect, ...], args: argparse.Namespace) -> list[Named]:
+def _boards(model: Any, shown: _Shown, effects: tuple[Effect, ...], args: argparse.Namespace) -> list[Named]:
     if args.prompt:
         return [
-            Named("prompt", prompt, 1, replace(board_of(model, prompt, args.level), effects=() if number else effects))
-            for number, prompt in enumerate(args.prompt)
+            Named("prompt", prompt, 1, replace(_of_prompt(model, prompt, shown, args.level), effects=first))
+            for prompt, first in zip(args.prompt, [effects, *[()] * len(args.prompt)], strict=False)
         ]
     # The board of a prompt needs no Arrow, which takes forty megabytes.
     from p2l.leaderboard.groups import Groups
@@ -67,26 +93,36 @@ def _boards(model: Any, effects: tuple[Effect, ...], args: argparse.Namespace) -
         rows = members[code]
         eta, gamma, familiarity = (None if column is None else column[rows] for column in predictions[1:])
         board = aggregate(
-            predictions[0][rows], eta, gamma, model.likelihood.name, models=model.model_list, **fit_options(args)
+            predictions[0][rows][:, shown.places],
+            eta,
+            gamma,
+            model.likelihood.name,
+            models=shown.names,
+            **fit_options(args),
         )
-        board = _with_familiarity(_with_posterior(board, model, inputs[rows]), familiarity)
+        board = _with_familiarity(_with_posterior(board, model, shown, inputs[rows]), familiarity)
         boards.append(Named(by, name, sizes[code], replace(board, effects=() if boards else effects)))
     return boards
 
 
 def board_of(model: P2L, prompt: str, level: float = 0.95) -> Leaderboard:
-    """Return the leaderboard that a model predicts for a prompt.
+    """Return the leaderboard of all LLMs that a model predicts for a prompt, with intervals by its posterior."""
+    return _of_prompt(model, prompt, _Shown.of(model, ()), level)
+
+
+def _of_prompt(model: P2L, prompt: str, shown: _Shown, level: float) -> Leaderboard:
+    """Return the leaderboard of some LLMs for a prompt.
 
     With a posterior its intervals are of each true coefficient less the mean of the others', since the level that all
     coefficients share says nothing about who is better.
     """
     prediction = model.predict([prompt])
-    columns = (prediction.coefs, prediction.eta, prediction.gamma)
-    board = aggregate(*columns, model.likelihood.name, models=model.model_list, intervals=None)
+    columns = (prediction.coefs[:, shown.places], prediction.eta, prediction.gamma)
+    board = aggregate(*columns, model.likelihood.name, models=shown.names, intervals=None)
     if prediction.variances is None or prediction.basis is None or prediction.familiarity is None:
         return board
-    basis = prediction.basis.astype(np.float64)
-    reach = NormalDist().inv_cdf(0.5 + level / 2) * prediction.field_sd()[0]
+    basis = prediction.basis[shown.places].astype(np.float64)
+    reach = NormalDist().inv_cdf(0.5 + level / 2) * prediction.field_sd(shown.places)[0]
     familiarity = float(prediction.familiarity[0])
     note = familiarity_note(familiarity)
     return replace(
@@ -101,7 +137,7 @@ def board_of(model: P2L, prompt: str, level: float = 0.95) -> Leaderboard:
     )
 
 
-def _with_posterior(board: Leaderboard, model: P2L, inputs: npt.NDArray[np.float32]) -> Leaderboard:
+def _with_posterior(board: Leaderboard, model: P2L, shown: _Shown, inputs: npt.NDArray[np.float32]) -> Leaderboard:
     """Return the leaderboard of several prompts with intervals that hold what the votes leave open of their mean too.
 
     As for a single prompt that is of each coefficient less the mean of the others'.
@@ -111,7 +147,7 @@ def _with_posterior(board: Leaderboard, model: P2L, inputs: npt.NDArray[np.float
         return board if board.covariance is None else replace(board, notes=(*board.notes, note))
     if board.covariance is None:
         return board
-    basis, count = model.basis.astype(np.float64), len(board.models)
+    basis, count = model.basis[shown.places].astype(np.float64), len(board.models)
     variances = model.mean_variances(inputs).astype(np.float64)
     contrasts = (basis - basis.mean(axis=0)) * (count / max(1, count - 1))
     reach = NormalDist().inv_cdf(0.5 + board.level / 2) * np.sqrt((contrasts**2) @ variances)

@@ -195,37 +195,11 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from p2l.leaderboard.first_look import FirstLook, side_to_control
-    from p2l.people.cast import CastReader, bursts
-    from p2l.people.collusion import examine
-    from p2l.people.voters import VOTER, find_people
-    from p2l.votes.checking import check_votes, render
+    from p2l.people.vote_file import examine_file
 
-    looks, cast = list[FirstLook](), CastReader()
-
-    def observe(source: Any) -> Any:
-        looks.append(FirstLook(source.columns, source.name))
-
-        def see(*batch: Any) -> None:
-            looks[0].add(*batch)
-            if VOTER in source.columns:
-                cast.add(*batch)
-
-        return see
-
-    report = check_votes(args.source, limit=args.limit, observe=observe, **_options(args))
-    print(render(report))
-    people = find_people(looks[0].sources, None, report.source.name)
-    observations = looks[0].observations(list(report.models), people)
-    if observations:
-        print("\n".join(["what the votes show:", *(f"  {seen.text}" for seen in observations)]))
-    if side_to_control(observations) is not None:
-        print("  p2l train takes the side into account; --control none leaves it")
-    votes = cast.votes(list(report.models), people)
-    suspects, hurried = examine(votes).lines(), bursts(votes)
-    if suspects or hurried:
-        print("\n".join(["voters:", *(f"  {line}" for line in suspects + hurried)]))
-    return 0 if report.is_fit else 2
+    examined = examine_file(args.source, limit=args.limit, **_options(args))
+    print(examined.text())
+    return 0 if examined.report.is_fit else 2
 
 
 def _import(args: argparse.Namespace) -> int:

@@ -36,6 +36,8 @@ def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *,
     settings, made_key = with_key(settings, host)
     with control_folder("p2l-endpoint-", shared=several) as control:
         settings = replace(settings, control=str(control), model_path=first_model(settings))
+        log_to_stderr()
+        _log.info("reading %s: it answers once the model is read and tried", settings.model_path)
         if several:
             [settings] = check_elsewhere(settings)
             write_settings(settings, control)

@@ -38,7 +38,7 @@ Observe = Callable[[Any, Any, Any, Any, Any], None]
 
 
 @dataclass
-class _VoteReport:
+class VoteReport:
     """Statistics of the rows that are votes, and the faults of those that are not."""
 
     source: Source
@@ -71,7 +71,7 @@ def check_votes(
     limit: int = 20,
     observe: Callable[[Source], Observe] | None = None,
     quiet: bool = True,
-) -> _VoteReport:
+) -> VoteReport:
     """Read all votes of a source, named as for `read_votes`, once and report on them; memory stays bounded.
 
     The report lists `limit` problems; the others are counted. `observe` is told the source, and what it returns sees
@@ -79,7 +79,7 @@ def check_votes(
     """
     opened = open_vote_source(source, split=split)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
-    report = _VoteReport(opened)
+    report = VoteReport(opened)
     builder = _ReportBuilder(report, None if observe is None else observe(opened))
     try:
         with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
@@ -102,7 +102,7 @@ def check_votes(
 class _ReportBuilder:
     """The report as it grows, with what it needs only while it does."""
 
-    def __init__(self, report: _VoteReport, observe: Observe | None) -> None:
+    def __init__(self, report: VoteReport, observe: Observe | None) -> None:
         self.report = report
         self.observe = observe
         self.codes: dict[str, int] = {}
@@ -157,7 +157,7 @@ class _ReportBuilder:
             report.times = (min(low, float(present.min())), max(high, float(present.max())))
             self.last_time = present[-1]
 
-    def finish(self) -> _VoteReport:
+    def finish(self) -> VoteReport:
         report = self.report
         report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
         if "voter" in report.source.columns:
@@ -209,7 +209,7 @@ def _value_counts(column: Any) -> dict[Any, int]:
     return {item["values"]: item["counts"] for item in column.drop_null().value_counts().to_pylist()}
 
 
-def render(report: _VoteReport) -> str:
+def render(report: VoteReport) -> str:
     """Render the report of `p2l votes check`: lines of two columns, then notes and problems."""
     lines = [report.source.name, *align(_statistics(report), left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]
@@ -225,7 +225,7 @@ def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
 
 
-def _statistics(report: _VoteReport) -> list[tuple[str, str]]:
+def _statistics(report: VoteReport) -> list[tuple[str, str]]:
     """Return the statistics in rows of two texts."""
     rows = [("votes", f"{report.votes:,}")]
     counts = sorted(report.models.values())

@@ -39,10 +39,11 @@ def call(*calls: tuple[str, dict[str, object]]) -> list[object]:
 def test_a_client_gets_boards_recommendations_and_comparisons() -> None:
     costs = {"gpt-4o": 0.012, "claude-3-haiku": 0.002, "vicuna-13b": 0.0004}
     prompt = "Solve x^2 - 5x + 6 = 0."
-    tools, board, within, free, compared, unknown, no_costs = call(
+    tools, board, within, free, only, compared, unknown, no_costs = call(
         ("leaderboard", {"prompt": prompt, "models": [*costs, "gpt-99"]}),
         ("recommend", {"prompt": prompt, "budget": 0.01, "models": costs}),
         ("recommend", {"prompt": prompt, "models": list(costs)}),
+        ("recommend", {"prompt": prompt, "models": ["gpt-4o", "gpt-99"]}),
         ("compare", {"a": "gpt-4o", "b": "vicuna-13b", "prompts": [prompt, "What is 7 times 8?"]}),
         ("leaderboard", {"prompt": prompt, "models": ["gpt-99"]}),
         ("recommend", {"prompt": prompt, "budget": 0.01}),
@@ -59,6 +60,11 @@ def test_a_client_gets_boards_recommendations_and_comparisons() -> None:
     assert free.structured_content["model"] == "gpt-4o"
     assert compared.structured_content["win_rate"] > 0.6
     assert compared.structured_content["better_on"] == 2
+    assert sorted(row["prompt"] for row in compared.structured_content["rows"]) == [0, 1]
+    rates = [row["win_rate"] for row in compared.structured_content["rows"]]
+    assert rates == sorted(rates, reverse=True)
+    assert only.structured_content["model"] == "gpt-4o"
+    assert only.structured_content["reason"].endswith("knows and that the budget buys; unknown: gpt-99")
     for refused, words in ((unknown, "knows no gpt-99"), (no_costs, "a budget needs the cost of an answer")):
         assert refused.is_error
         assert words in refused.content[0].text
@@ -70,13 +76,18 @@ def test_a_client_checks_a_file_of_votes(tmp_path: Path) -> None:
     write_votes([batch], batch.schema, good)
     text = good.read_text(encoding="utf-8")
     bad.write_text(re.sub('"winner": ?"model_a"', '"winner": "left"', text, count=1), encoding="utf-8")
-    _, usable, faulty, absent = call(
+    twice = tmp_path / "twice.jsonl"
+    twice.write_text(text + text, encoding="utf-8")
+    _, usable, repeated, faulty, absent = call(
         ("votes_check", {"path": str(good)}),
+        ("votes_check", {"path": str(twice)}),
         ("votes_check", {"path": str(bad)}),
         ("votes_check", {"path": str(tmp_path / "none.csv")}),
     )
     assert usable.structured_content["usable"] is True
     assert usable.structured_content["votes"] == 200
+    assert any("repeat" in line for line in repeated.structured_content["shown"])
+    assert all(line in repeated.structured_content["report"] for line in repeated.structured_content["shown"])
     assert faulty.structured_content["usable"] is False
     assert "left" in faulty.structured_content["problems"][0]
     assert absent.is_error

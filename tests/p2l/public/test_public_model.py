@@ -76,3 +76,21 @@ def test_nothing_to_show_is_one_line(command: Command) -> None:
     done = command("python", "-m", "p2l.cli", "leaderboard")
     assert done.returncode == 2
     assert done.stderr.startswith("error: give a prompt")
+
+
+@needs_encoder
+def test_some_models_are_shown_against_one_another(command: Command) -> None:
+    words = ("p2l", "leaderboard", "Solve x^2 - 5x + 6 = 0.", "--format", "json", "--output", "-")
+    done = command(*words, "--models", "gpt-4o", "meta-llama/Llama-3.1-8B-Instruct")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)[0]["models"]
+    assert [row["model"] for row in rows] == ["gpt-4o-2024-08-06", "llama-3.1-8b-instruct"]
+    unknown = command(*words, "--models", "gpt-4o", "gpt-99")
+    assert unknown.returncode == 2
+    assert "--models: it knows no 'gpt-99' (did you mean" in unknown.stderr
+    alone = command(*words, "--models", "gpt-4o")
+    assert alone.returncode == 2
+    assert "nobody to be compared with" in alone.stderr
+    votes = command("p2l", "leaderboard", "--votes", "votes.jsonl", "--models", "gpt-4o")
+    assert votes.returncode == 2
+    assert "--models goes with a prompt" in votes.stderr
