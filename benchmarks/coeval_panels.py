@@ -134,7 +134,7 @@ def _row(setting: str, runs: int, equal_runs: int) -> tuple[str, ...]:
         taus.append(kendall(panel.quality, fit.score) or 0.0)
         plain.append(kendall(panel.quality, np.nanmean(panel.scores, axis=(0, 2))) or 0.0)
         hits += coverage(fit, panel)
-        seeing = fit.judges.information > 0
+        seeing = fit.judges.sees
         chosen = np.ix_(seeing, seeing)
         numbers.append(effective_number(fit.judges.errors[chosen], fit.judges.noise[seeing]))
         true_numbers.append(effective_number(panel.correlation[chosen], fit.judges.noise[seeing]))

@@ -18,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import BiasReport, bias_report
-from coeval.analysis.judge_tests import BiasTest, JudgeScale, PanelWorth, bias_tests, judge_scales, panel_worth
+from coeval.analysis.judge_tests import (
+    BiasTest,
+    JudgeScale,
+    PanelWorth,
+    bias_tests,
+    judge_scales,
+    panel_worth,
+    verdict_scales,
+)
 from coeval.analysis.statistics import (
     Codes,
     Floats,
@@ -176,7 +184,7 @@ def judge_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Judg
         breakdown=breakdown(loaded),
         reliability=reliability(loaded),
         bias=bias_report(loaded),
-        scales=judge_scales(loaded),
+        scales=judge_scales(loaded) or verdict_scales(loaded),
         tests=bias_tests(loaded),
         panel=panel_worth(loaded),
     )

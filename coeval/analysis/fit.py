@@ -195,14 +195,21 @@ class Fit:
         return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
     def shared(self) -> Iterator[tuple[int, int, Floats]]:
-        """Yield every two students with each cluster's number of items that both answered, (C,)."""
-        answered = self.answered() > 0
+        """Yield every two students with each cluster's number of items that both answered, (C,).
+
+        Of verdicts an item of the run stands in several places, one for each pair that was compared.
+        """
+        points, place = np.unique(self.table.items, return_inverse=True)
+        answered = np.zeros((len(points), self.table.students), dtype=bool)
+        np.logical_or.at(answered, place, self.answered() > 0)
+        cluster = np.zeros(len(points), dtype=np.int64)
+        cluster[place] = self.table.cluster
         clusters = len(self.influence)
         present = np.flatnonzero(np.isfinite(self.score)).tolist()
         for place, a in enumerate(present):
             for b in present[place + 1 :]:
                 both = answered[:, a] & answered[:, b]
-                yield a, b, np.bincount(self.table.cluster[both], minlength=clusters).astype(np.float64)
+                yield a, b, np.bincount(cluster[both], minlength=clusters).astype(np.float64)
 
 
 @once

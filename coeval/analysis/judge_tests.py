@@ -170,7 +170,7 @@ def panel_worth(loaded: LoadedRun) -> PanelWorth | None:
     if fit is None:
         return None
     judges = fit.judges
-    chosen = np.flatnonzero(judges.information > 0)
+    chosen = np.flatnonzero(judges.sees)
     if len(chosen) < 2:
         return None
     errors, noise = judges.errors[np.ix_(chosen, chosen)], judges.noise[chosen]

@@ -43,6 +43,7 @@ PRIOR = 5.0
 LEAST_NOISE = 0.05  # as a share of a judge's variance within items: none is so sure that the others do not count
 _MINRES_STEPS = 200
 _LEAST_LOADING = 1e-6
+_LEAST_SEEN = 0.04  # share of a judge's variance within items that is quality, of one that tells answers apart
 _MAX_RELIABILITY = 0.98  # correlation with quality
 _PRODUCTS_IN_MEMORY = 2_000_000
 # Below this a surplus of correlation is not told from chance or from a factor that is not quite one.
@@ -214,6 +215,11 @@ class JudgeFit:
         """Weight of one score on quality by what it adds to the panel, (J,)."""
         safe = np.where(self.counting > 0, self.counting, 1.0)
         return np.where(self.counting > 0, self.sharpness**2 / safe, 0.0)
+
+    @property
+    def sees(self) -> Mask:
+        """Return which judges tell answers apart, (J,): some luck with quality is in any scores."""
+        return (self.information > 0) & (self.sharpness**2 > _LEAST_SEEN * self.sd**2)
 
     @property
     def evidence(self) -> Floats:

@@ -316,14 +316,16 @@ def _fitted_scores(fit: Fit | None, size: int) -> tuple[_Scores, _Scores]:
     none = (np.full(size, np.nan),) * 3
     if fit is None:
         return none, none
-    estimates = []
-    for score, influence in ((fit.score, fit.influence), (fit.controlled, fit.controlled_influence)):
-        spread = influence_variance(np.clip(score, 0.0, 1.0), influence, fit.shares)
-        wide = with_component(spread, fit.exposure, fit.judges.taste)
-        lower, upper = np.clip(widened(spread.mean, score_limits(spread), spread, wide), 0.0, 1.0)
-        is_there = np.isfinite(score)
-        estimates.append(tuple(np.where(is_there, values, np.nan) for values in (spread.mean, lower, upper)))
-    return estimates[0], estimates[1]  # type: ignore[return-value]
+    return _limits(fit, fit.score, fit.influence), _limits(fit, fit.controlled, fit.controlled_influence)
+
+
+def _limits(fit: Fit, score: Floats, influence: Floats) -> _Scores:
+    spread = influence_variance(np.clip(score, 0.0, 1.0), influence, fit.shares)
+    wide = with_component(spread, fit.exposure, fit.judges.taste)
+    lower, upper = np.clip(widened(spread.mean, score_limits(spread), spread, wide), 0.0, 1.0)
+    is_there = np.isfinite(score)
+    mean, lower, upper = (np.where(is_there, values, np.nan) for values in (spread.mean, lower, upper))
+    return mean, lower, upper
 
 
 def _ratings(loaded: LoadedRun, fitted: _Scores) -> _Scores:

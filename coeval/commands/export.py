@@ -171,8 +171,16 @@ def preferences_main(argv: Sequence[str] | None = None) -> int:
     print(f"{arguments.out}: {counts},\n{len(votes.models)} models: {', '.join(votes.models)}")
     ending = "" if arguments.format == "hf" else f".{arguments.format}"
     train, validation = (arguments.out / f"{part}{ending}" for part in ("train", "val"))
-    print(f"rank by them: p2l leaderboard --weighted --votes {arguments.out}")
-    print(f"train on them: p2l train --votes {train}" + (f" --val {validation}" if validation.exists() else ""))
+    control = ""
+    if votes.one_order:
+        print(
+            f"{votes.one_order} verdicts are of one order, model_a's answer first; --control one_order tells what each "
+            "judge's preference for the first is worth"
+        )
+        control = " --control one_order"
+    print(f"rank by them: p2l leaderboard --weighted --votes {arguments.out}{control}")
+    validated = f" --val {validation}" if validation.exists() else ""
+    print(f"train on them: p2l train --votes {train}{validated}{control}")
     return 0
 
 
@@ -223,7 +231,7 @@ def tables_parser() -> ArgumentParser:
 
 
 # Those of coeval.reports.paper, whose import --help need not wait for.
-_TABLES = ("students", "differences", "judges", "teachers")
+_TABLES = ("students", "differences", "judges", "teachers", "pairs")
 
 
 def tables_main(argv: Sequence[str] | None = None) -> int:
@@ -235,9 +243,10 @@ def tables_main(argv: Sequence[str] | None = None) -> int:
     from p2l.common.files import atomic_path, check_can_write
 
     loaded = load_run(arguments.run)
-    tables = paper_tables(loaded, arguments.digits, arguments.tables) if loaded.header.units else []
+    tables = paper_tables(loaded, arguments.digits, arguments.tables)
     if not tables:
-        raise RunInputError(f"{arguments.run}: has no scores to make tables of")
+        either = ", and no verdicts on pairs" if "pairs" in arguments.tables else ""
+        raise RunInputError(f"{arguments.run}: has no scores to make tables of{either}")
     if loaded.header.partial:
         print(f"warning: {arguments.run} {loaded.header.may_change}", file=sys.stderr)
     if arguments.plot:

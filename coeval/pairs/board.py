@@ -8,15 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
+from coeval.analysis.fit import fit_verdicts
 from coeval.analysis.judge_tests import PanelWorth, panel_worth
-from coeval.analysis.statistics import Codes
-from coeval.analysis.students import student_rows
+from coeval.analysis.statistics import Codes, holm, influence_variance, t_limits, with_component
+from coeval.analysis.students import (
+    SIGNIFICANT,
+    by_datapoint,
+    fitted_pairs,
+    student_pairs,
+    student_rows,
+)
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
 from coeval.analysis.units import LoadedRun, Report
 from coeval.analysis.verdicts import Preference
@@ -25,10 +33,12 @@ from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceFilter, why_none
 from p2l.common.errors import InputError
 from p2l.leaderboard import Leaderboard, to_score
+from p2l.leaderboard.newton import shift_invariant
+from p2l.likelihood import get
 from p2l.metrics import leaderboard_metrics
 from p2l.metrics.leaderboards import Standing
 
-_RATING = "as of chess ratings: 400 more is ten wins to one; the bar is a 95 % interval over items"
+_RATING = "as of chess ratings: 400 more is ten wins to one; the bar is a 95 % interval of its distance to the mean"
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,9 @@ class PairsReport(Report):
     why_none: str  # empty where there are rows
     rows: tuple[PairBoardRow, ...]
     flips: tuple[FlipRow, ...]
+    # (better, worse) of students told apart beyond chance; None where votes are of verdicts and of scores, which no
+    # fit has in common.
+    apart: tuple[tuple[str, str], ...] | None = None
 
 
 OVERALL = "overall"
@@ -194,8 +207,10 @@ def _votes(leaderboard: Leaderboard) -> list[int]:
     return [0] * len(leaderboard.models) if leaderboard.votes is None else [int(count) for count in leaderboard.votes]
 
 
-# The report on pairs. Its intervals come from the sandwich formula, clustered by item: close to those of the bootstrap
-# of `pairs-leaderboard`, in a hundredth of its time.
+# The report on pairs. The overall intervals are over items and judges, by the fit of scores or of verdicts; all others
+# come from the sandwich formula, clustered by item: close to those of the bootstrap of `pairs-leaderboard`, in a
+# hundredth of its time. They are of a student's distance to the mean of all: where both answers may be bad a
+# leaderboard has a level as well, which says nothing of who is better.
 
 _OPTIONS = BoardOptions(intervals="sandwich")
 
@@ -210,12 +225,18 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
             tables = fitted(counted.votes, loaded.tasks, loaded.attributes, loaded.students, _OPTIONS, loaded.clusters)
     except InputError as error:
         why = str(error)
-    rows = [row for part, table in tables.items() for row in rows_of(part, table)]
-    if counted.follows_fit:  # whose intervals are over items and judges
-        fitted_rows = {row.student: row for row in student_rows(loaded)}
-        for row in rows:
-            if row["task"] == OVERALL:
-                row |= {end: getattr(fitted_rows[row["model"]], f"rating_{end}") for end in ("lower", "upper")}
+    rows = [row for part, table in tables.items() for row in rows_of(part, _about_mean(table))]
+    ends: dict[str, tuple[float | None, float | None]] = {}
+    apart: set[tuple[str, str]] | None = None
+    if counted.follows_fit:
+        ends = {row.student: (row.rating_lower, row.rating_upper) for row in student_rows(loaded)}
+        pairs = student_pairs(loaded, by_datapoint(loaded))
+        apart = {(pair.better, pair.worse) for pair in pairs if pair.significant}
+    elif tables and not counted.derived:
+        ends, apart = _by_verdicts(loaded, tables[Slice(OVERALL)])
+    for row in rows:
+        if row["task"] == OVERALL and row["model"] in ends:
+            row["lower"], row["upper"] = ends[row["model"]]
     return PairsReport(
         header=loaded.header,
         likelihood=tables[Slice(OVERALL)].likelihood if tables else "",
@@ -228,4 +249,51 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
         why_none=why,
         rows=tuple(PairBoardRow(student=row.pop("model"), **row) for row in rows),
         flips=flip_rows(loaded.verdicts),
+        apart=None if apart is None else tuple(sorted(apart)),
     )
+
+
+def _about_mean(board: Leaderboard) -> Leaderboard:
+    """Return a leaderboard with the intervals of each coefficient less the mean of its component."""
+    if board.covariance is None or shift_invariant(get(board.likelihood)):  # whose intervals are that already
+        return board
+    same = board.components[:, None] == board.components
+    centre = np.eye(len(board.models)) - same / same.sum(axis=1, keepdims=True)
+    size = len(board.models)
+    variance = np.einsum("ij,jk,ik->i", centre, board.covariance[:size, :size], centre)
+    reach = NormalDist().inv_cdf(0.5 + board.level / 2) * np.sqrt(np.maximum(variance, 0.0))
+    reach = np.where(same.sum(axis=1) > 1, reach, np.nan)
+    return replace(board, lower=board.coefs - reach, upper=board.coefs + reach)
+
+
+def _by_verdicts(
+    loaded: LoadedRun, board: Leaderboard
+) -> tuple[dict[str, tuple[float | None, float | None]], set[tuple[str, str]] | None]:
+    """Return the ends of students' scores over items and judges by the fit of verdicts, and who are told apart.
+
+    A leaderboard's coefficients rise with the fitted scores; their slope takes the one's intervals to the other.
+    """
+    fit = fit_verdicts(loaded)
+    if fit is None:
+        return {}, None
+    tests = dict(fitted_pairs(fit))
+    corrected = holm([test.p_value for test, _ in tests.values()])
+    apart = set()
+    for ((a, b), (test, _)), chance in zip(tests.items(), corrected.tolist(), strict=True):
+        if chance < SIGNIFICANT:
+            better, worse = (a, b) if test.difference > 0 else (b, a)
+            apart.add((loaded.students[better], loaded.students[worse]))
+    met = np.array([loaded.students.index(name) for name in board.models])
+    scores = fit.score[met] - fit.score[met].mean()
+    slope = float(scores @ board.coefs) / max(float(scores @ scores), 1e-12)
+    if not slope > 0:  # the votes contradict the fit
+        return {}, apart
+    over_items = influence_variance(fit.score, fit.influence, fit.shares)
+    whole = with_component(over_items, fit.exposure, fit.judges.taste)
+    lower, upper = t_limits(fit.score, whole.variance, whole.freedom)
+    ends = {}
+    for name, place, coef in zip(board.models, met.tolist(), board.coefs.tolist(), strict=True):
+        reach = (slope * (end[place] - fit.score[place]) for end in (lower, upper))
+        low, high = (_rounded(float(to_score(coef + part))) for part in reach)
+        ends[name] = (low, high)
+    return ends, apart

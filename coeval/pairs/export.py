@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from coeval.analysis.records import Skipped
 from coeval.analysis.units import codes_of
-from coeval.analysis.verdicts import Preference
+from coeval.analysis.verdicts import MAJORITY, Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceSet
 from coeval.phases.pairwise import draw
@@ -41,6 +41,7 @@ class Exported:
     prompts: int
     models: tuple[str, ...]
     without_prompt: int  # votes left out because their item has no prompt
+    one_order: int  # verdicts of judges that saw the answers in one order
     self_judged: int  # votes left out because the judge is one of the two
     flagged: Mapping[str, str]  # judge whose votes are left out -> why
     skipped: tuple[Skipped, ...]  # records of the run that are unusable
@@ -74,6 +75,7 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
         prompts=len(ordered),
         models=tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])})),
         without_prompt=len(gathered.preferences) - len(rows),
+        one_order=sum(row["one_order"] is not None for row in rows),
         self_judged=gathered.self_judged,
         flagged=dict(gathered.flagged),
         skipped=gathered.skipped,
@@ -145,7 +147,13 @@ def _row(
         "kind": vote.source,
         "margin": vote.margin,
         "order_consistent": vote.order_consistent,
+        "one_order": _judge_of_one_order(vote),
     }
+
+
+def _judge_of_one_order(vote: Preference) -> str | None:
+    """Return the judge of a verdict in one order, model_a's answer shown first; None of all other votes."""
+    return vote.judge if vote.source == "native" and len(vote.verdicts) == 1 and vote.judge != MAJORITY else None
 
 
 def _turns(prompt: str | list[str]) -> list[str]:
@@ -162,7 +170,7 @@ def _schema(parts: Mapping[str, list[dict[str, Any]]]) -> Any:
     import pyarrow as pa
 
     schema = pa.Table.from_pylist([row for rows in parts.values() for row in rows]).schema
-    for name, kind in (("margin", pa.float64()), ("order_consistent", pa.bool_())):
+    for name, kind in (("margin", pa.float64()), ("order_consistent", pa.bool_()), ("one_order", pa.string())):
         schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
     return schema
 

@@ -32,6 +32,8 @@ _MAX_NAMES_LISTED = 4
 
 def students(report: StudentReport) -> list[str]:
     """Say who answers best, how sure that is, and how far the judges agree."""
+    if not report.students:
+        return []
     return [
         *ranking_sentences(report.students, report.pairs),
         *panel_sentences(report.panel),
@@ -84,11 +86,20 @@ def ranking_sentences(rows: Sequence[StudentRow], pairs: Sequence[StudentPair] =
         return [f"{best.student} is the only student, with a score of {figure}."]
     if not pairs:
         return [f"{text}."]
-    ahead = [pair.worse for pair in pairs if pair.significant and pair.better == best.student]
-    near = [row.student for row in rows[1:] if row.student not in ahead]
+    apart = [(pair.better, pair.worse) for pair in pairs if pair.significant]
+    return lead_sentences(text, [row.student for row in rows], apart)
+
+
+def lead_sentences(text: str, order: Sequence[str], apart: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a sentence about the first of several students, and whether its lead on the others may be chance.
+
+    `apart` are (better, worse), told apart beyond chance.
+    """
+    ahead = [name for name in order[1:] if (order[0], name) in apart]
+    near = [name for name in order[1:] if name not in ahead]
     if not ahead:
         return [f"{text}; its lead on {_names_text(near)} may be chance."]
-    others = "all others" if not near else f"{len(ahead)} of {len(rows) - 1} others"
+    others = "all others" if not near else f"{len(ahead)} of {len(order) - 1} others"
     text = f"{text}; it is ahead of {others} beyond chance."
     return [text, f"Its lead on {_names_text(near)} may be chance."] if near else [text]
 
@@ -98,7 +109,7 @@ def panel_sentences(panel: PanelWorth | None) -> list[str]:
     if panel is None:
         return []
     if not panel.shared:
-        text = f"{panel.judges} judges, worth {panel.judges} independent ones as far as scores can tell"
+        text = f"{panel.judges} judges, worth {panel.judges} independent ones as far as can be told"
         return [f"{text}: no two err alike more than others, and errors that all share show in people's labels alone."]
     figure = estimate_text(panel.effective, panel.lower, panel.upper, 1)
     alike = [f"{pair.first} and {pair.second} ({pair.correlation:.0%})" for pair in panel.shared[:_MAX_NAMES_LISTED]]
@@ -141,7 +152,11 @@ def pairs(report: PairsReport) -> list[str]:
     if best is None:
         return []
     text = f"{best.student} is preferred most: it wins {best.win_rate:.0%} against the others"
-    sentences = [f"{text}, with a score of {estimate_text(best.score, best.lower, best.upper, 0)}."]
+    text = f"{text}, with a score of {estimate_text(best.score, best.lower, best.upper, 0)}"
+    overall = [row.student for row in report.rows if row.task == best.task and not row.attribute]
+    sentences = [f"{text}."]
+    if report.apart is not None and len(overall) > 1:
+        sentences = lead_sentences(text, overall, report.apart)
     sentences += panel_sentences(report.panel)
     seen, flips = sum(row.pairs for row in report.flips), sum(row.flips for row in report.flips)
     if seen:

@@ -50,6 +50,7 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
         lambda row: name_cell(header, "judge", row.judge) if row.judge else "all judges",
     )
     return {
+        "by_scores": bool(header.units) or not header.verdicts,
         "ranking": agreement_table(report.judges, header),
         "metric": METRICS[report.metric][0],
         "meanings": list(METRICS.values()),
@@ -66,7 +67,11 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
             header,
             ("scope", "value", "judges", "pairs", "alpha_interval", "alpha_ordinal", "icc_single", "icc_average"),
         ),
-        "scales": table(sorted(report.scales, key=lambda row: places.get(row.judge, len(places))), header),
+        "scales": table(
+            sorted(report.scales, key=lambda row: places.get(row.judge, len(places))),
+            header,
+            None if header.units else ("judge", "sharpness", "reliability", "weight", "flags"),
+        ),
         "tests": table(report.tests, header),
         "blunt": [row.judge for row in report.scales if {CONSTANT, RANDOM} & set(row.flags.split(", "))],
         "self_preference": table(

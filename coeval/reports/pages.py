@@ -17,6 +17,8 @@ from coeval.analysis.coverage import CompleteReport, ModelRow, SliceRow, Summary
 from coeval.analysis.students import StudentReport
 from coeval.analysis.tables import Columns
 from coeval.analysis.units import Header, Report
+from coeval.pairs.board import PairsReport
+from coeval.reports.judges import pairs_context
 from coeval.reports.pieces import describe, frame, table
 from coeval.reports.registry import PAGES, resolve
 from coeval.reports.students import ranking
@@ -101,13 +103,14 @@ _SPOKEN = ("student_report", "pairs", "teacher_report")
 def _portal(
     reports: Mapping[str, Report], complete: CompleteReport, pages: Sequence[str], *, with_workbook: bool
 ) -> str:
-    students = reports.get("student_report")
+    students, pairs = reports.get("student_report"), reports.get("pairs")
     spoken = [name for name in _SPOKEN if name in reports and (name != "pairs" or complete.header.verdicts)]
     context = {
         **frame(complete.header, "Reports", "Students answer what teachers ask; judges score the answers."),
         "ranking": ranking(students) if isinstance(students, StudentReport) else None,
+        "pairs": pairs_context(pairs)["overall"] if isinstance(pairs, PairsReport) and pairs.rows else None,
         "models": table(complete.models, complete.header),
-        "finding": [sentence for name in spoken for sentence in finding(name, reports[name])],
+        "finding": list(dict.fromkeys(sentence for name in spoken for sentence in finding(name, reports[name]))),
         "cards": [(f"{name}/{PORTAL}", PAGES[name]) for name in pages],
         "without": [page.title for name, page in PAGES.items() if name in reports and name not in pages],
         "workbook": WORKBOOK if with_workbook else None,

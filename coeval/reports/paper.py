@@ -6,13 +6,14 @@ import re
 import string
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from coeval.analysis.agreement import judge_rows
-from coeval.analysis.judge_tests import judge_scales, panel_worth
+from coeval.analysis.judge_tests import judge_scales, panel_worth, verdict_scales
 from coeval.analysis.students import by_datapoint, student_pairs, student_rows, task_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun
+from coeval.pairs.board import OVERALL, pairs_report
 from coeval.reports.findings import panel_sentences
 from p2l.common.display import printable
 from p2l.common.report.reports import Figure, Forest, ForestRow
@@ -122,11 +123,13 @@ def _differences(loaded: LoadedRun, digits: int) -> PaperTable:
 
 
 def _judges(loaded: LoadedRun, digits: int) -> PaperTable:
-    scales = {row.judge: row for row in judge_scales(loaded)}
+    scales = {row.judge: row for row in judge_scales(loaded) or verdict_scales(loaded)}
     rows = []
     for row in judge_rows(loaded):
         scale = scales.get(row.judge)
         figures = [row.weighted_kappa, *((scale.reliability, scale.weight, scale.severity) if scale else (None,) * 3)]
+        if all(figure is None for figure in figures):
+            continue
         flags = scale.flags if scale else ""
         rows.append((Cell(row.judge), *(Cell(_number(figure, digits)) for figure in figures), Cell(flags or "none")))
     head = ("Judge", "Kappa", "Reliability", "Weight", "Leniency", "Biases found")
@@ -148,38 +151,98 @@ def _teachers(loaded: LoadedRun, digits: int) -> PaperTable:
     return PaperTable("teachers", caption, ("Teacher", "Separation", "Spread", "Items"), counted)
 
 
+def _pairs(loaded: LoadedRun, digits: int) -> PaperTable:
+    """Return the leaderboard of verdicts on pairs; scores are points of chess ratings, without decimals."""
+    report = pairs_report(loaded)
+    overall = [row for row in report.rows if row.task == OVERALL and not row.attribute]
+    names = [row.student for row in overall] if loaded.verdicts else []
+    apart = set(report.apart or ())
+    by_task = {(row.task, row.student): row for row in report.rows if not row.attribute}
+    tasks = [task for task in dict.fromkeys(row.task for row in report.rows) if task != OVERALL]
+    rows = []
+    for row in overall if names else ():
+        mark = "dagger" if row.rank > 1 and (names[0], row.student) not in apart else ""
+        ends = [None if end is None else round(end) for end in (row.lower, row.upper)]
+        interval = "" if None in ends else f" [{ends[0]}, {ends[1]}]"
+        shares = [by_task.get((task, row.student)) for task in (tasks if len(tasks) > 1 else [])]
+        rates = [_number(None if one is None else one.win_rate, digits) for one in (row, *shares)]
+        rows.append((Cell(row.student), Cell(f"{round(row.score)}{interval}", mark=mark), *map(Cell, rates)))
+    caption = (
+        "Students by verdicts on pairs: score as of chess ratings with the 95 \\% interval of its distance to the mean "
+        "of all, and expected share of wins against others, over all and by task. $\\dagger$: not told from the best "
+        "(Holm, 5 \\%)."
+    )
+    head = ("Student", "Score", "Wins", *(tasks if len(tasks) > 1 else []))
+    return PaperTable("pairs", caption, head, tuple(rows))
+
+
 # The ranking as a figure: intervals, what the panel is worth, and letters for groups that cannot be told apart.
 
 
 def ranking_figure(loaded: LoadedRun) -> Figure | None:
-    """Return the students' scores with intervals, best first, each with its letters; None without scores.
+    """Return the students' scores with intervals, best first, each with its letters; None where nothing ranks them.
 
-    Two students that share a letter are not told apart (p below 0.05 after Holm's correction for all pairs).
+    Two students that share a letter are not told apart (p below 0.05 after Holm's correction for all pairs). Where
+    judges compared pairs alone, scores are those of the leaderboard of their verdicts.
     """
-    students = [row for row in student_rows(loaded) if row.fit is not None]
-    if not students:
+    places, apart, about_scores, columns = _by_scores(loaded) or _by_pairs(loaded) or ([], set(), "", ())
+    if not places:
         return None
-    apart = {(pair.better, pair.worse) for pair in student_pairs(loaded, by_datapoint(loaded)) if pair.significant}
-    letters = letters_of([row.student for row in students], apart)
-    rows = [
-        ForestRow(row.student, row.fit_lower or 0.0, row.fit or 0.0, row.fit_upper or 1.0, note=letters[row.student])
-        for row in students
-    ]
+    letters = letters_of([row.name for row in places], apart)
+    rows = [ForestRow(row.name, row.lower, row.score, row.upper, note=letters[row.name]) for row in places]
     worth = panel_sentences(panel_worth(loaded))
     about = "Students that share a letter are not told apart (Holm, 5 %)."
     panel = worth[0].split(";")[0].split(":")[0].rstrip(".") + ". " if worth else ""
-    fields = ("fit", "fit_lower", "fit_upper")
     numbers = Table.of(
-        (TableColumn("student", number=False), [row.student for row in students]),
-        (TableColumn("letters", number=False), [letters[row.student] for row in students]),
-        *((TableColumn(name, 6), [getattr(row, name) for row in students]) for name in fields),
+        (TableColumn("student", number=False), [row.name for row in places]),
+        (TableColumn("letters", number=False), [letters[row.name] for row in places]),
+        *((TableColumn(name, 6), [row[place] for row in places]) for place, name in enumerate(columns, 1)),
     )
     return Figure(
-        Forest(rows, "Student", "Score with its 95 % interval over items and judges", zero=None),
+        Forest(rows, "Student", about_scores, zero=None),
         loaded.header.experiment_id,
         numbers=[numbers],
         note=f"{panel}{about}",
     )
+
+
+class _Place(NamedTuple):
+    """A student's score with its limits."""
+
+    name: str
+    score: float
+    lower: float
+    upper: float
+
+
+# Best first; (better, worse) told apart; what scores are; names of score and limits in the data.
+_Ranking: TypeAlias = tuple[list[_Place], set[tuple[str, str]], str, tuple[str, ...]]
+
+
+def _by_scores(loaded: LoadedRun) -> _Ranking | None:
+    places = [
+        _Place(row.student, row.fit, row.fit_lower or 0.0, 1.0 if row.fit_upper is None else row.fit_upper)
+        for row in student_rows(loaded)
+        if row.fit is not None
+    ]
+    pairs = student_pairs(loaded, by_datapoint(loaded)) if places else ()
+    apart = {(pair.better, pair.worse) for pair in pairs if pair.significant}
+    about, columns = "Score with its 95 % interval over items and judges", ("fit", "fit_lower", "fit_upper")
+    return (places, apart, about, columns) if places else None
+
+
+def _by_pairs(loaded: LoadedRun) -> _Ranking | None:
+    report = pairs_report(loaded)
+    rows = [row for row in report.rows if row.task == OVERALL and not row.attribute]
+    places = [
+        _Place(row.student, row.score, row.lower, row.upper)
+        for row in rows
+        if row.lower is not None and row.upper is not None
+    ]
+    about = "Score, and the 95 % interval of its lead on the mean"
+    if not places or report.apart is None:
+        return None
+    return places, set(report.apart), about, ("score", "lower", "upper")
 
 
 def letters_of(names: Sequence[str], apart: Collection[tuple[str, str]]) -> dict[str, str]:
@@ -205,6 +268,7 @@ TABLES: Mapping[str, Callable[[LoadedRun, int], PaperTable]] = {
     "differences": _differences,
     "judges": _judges,
     "teachers": _teachers,
+    "pairs": _pairs,
 }
 """Name -> what makes the table."""
 _LATEX = {

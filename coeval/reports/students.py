@@ -46,6 +46,7 @@ def student_context(report: StudentReport) -> dict[str, Any]:
     labels = ("student", "task", "attribute", "accuracy", "strict_accuracy", "n_matched", "n_total", "n_skipped")
     return {
         "ranking": ranking(report),
+        "other_means": _other_means(report),
         "tasks": [(task, rows) for task, rows in tasks if rows],
         "without_scores": [task for task, rows in tasks if not rows],
         "crowded": len(tasks) > _MAX_OPEN_TASKS or len(report.students) > _MAX_ROWS_OF_OPEN_TASK,
@@ -62,13 +63,26 @@ def student_context(report: StudentReport) -> dict[str, Any]:
     }
 
 
+_RANKING = ("rank", "student", "fit", "rating", "length_controlled", "mean", "valid_evals", "datapoints")
+_OTHER_MEANS = ("rank", "student", "length_rank", "macro", "without_self", "composite", "responses")
+
+
 def ranking(report: StudentReport | SummaryReport) -> Table | None:
-    """Return the students in order, with intervals; where factors have weights, also their means without."""
+    """Return the students in order, with intervals: what fits a page's width."""
     fields = dict(shown_fields(StudentRow))
-    if any(row.unweighted != row.mean for row in report.students):
+    if _has_weights(report):
         note = fields["mean"].note.replace("of all scores", "of all scores, weighted by factor")
-        return table(report.students, report.header, mean=replace(fields["mean"], note=note))
-    return table(report.students, report.header, [name for name in fields if name != "unweighted"])
+        return table(report.students, report.header, _RANKING, mean=replace(fields["mean"], note=note))
+    return table(report.students, report.header, _RANKING)
+
+
+def _has_weights(report: StudentReport | SummaryReport) -> bool:
+    return any(row.unweighted != row.mean for row in report.students)
+
+
+def _other_means(report: StudentReport) -> Table | None:
+    """Return further means of the same students; where factors have weights, also those without."""
+    return table(report.students, report.header, (*_OTHER_MEANS, *(["unweighted"] if _has_weights(report) else [])))
 
 
 def _task(report: StudentReport, task: str) -> Table | None:

@@ -9,6 +9,7 @@ Shapes: R records of one kind.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,9 @@ class _AnswerView:
         return next((view for view in self.judges if view.judge == judge), None)
 
 
+ONE_ORDER = "seen in one order"
+
+
 @dataclass(frozen=True)
 class _VerdictView:
     """A judge's verdict on two answers, in each order in which it saw them."""
@@ -130,6 +134,18 @@ class ItemView:
     def flips(self) -> int:
         """Number of verdicts that changed with the order of the answers."""
         return sum(verdict.is_flip for verdict in self.verdicts)
+
+    @property
+    def in_both_orders(self) -> int:
+        """Number of verdicts of judges that saw the answers in both orders."""
+        return sum(verdict.orders != ONE_ORDER for verdict in self.verdicts)
+
+    def preferred(self) -> tuple[str, int, int] | None:
+        """Return the student whose answer wins the largest share of its verdicts, its wins and verdicts."""
+        wins: Counter[str] = Counter(verdict.winner for verdict in self.verdicts)
+        met = Counter(name for verdict in self.verdicts for name in (verdict.model_a, verdict.model_b))
+        ranked = sorted(met, key=lambda name: (-wins[name] / met[name], name))
+        return (ranked[0], wins[ranked[0]], met[ranked[0]]) if ranked else None
 
 
 def item_key(identity: str) -> str:
@@ -314,7 +330,7 @@ def _orders(verdict: Preference) -> str:
     """Return the winners that a judge named in each order in which it saw two answers."""
     winners = verdict.verdicts
     if len(winners) < 2:
-        return "seen in one order"
+        return ONE_ORDER
     if winners[0] == winners[1]:
         return "in both orders"
     if is_flip(verdict):

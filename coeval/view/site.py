@@ -31,7 +31,7 @@ from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.students import StudentCell, StudentReport, student_report
 from coeval.analysis.units import LoadedRun, codes_of, score_weights
 from coeval.pairs.board import OVERALL, PairsReport, pairs_report
-from coeval.reports.findings import agreement_sentences, pairs, ranking_sentences
+from coeval.reports.findings import agreement_sentences, pairs, panel_sentences, ranking_sentences
 from coeval.reports.pieces import frame
 from coeval.view.items import APART, ItemView, RunItems, answer_key, is_flip, item_key, judge_key
 from p2l.common.errors import InputError
@@ -244,6 +244,7 @@ class Site:
         header = self.loaded.header
         finding = [
             *ranking_sentences(self.report.students, self.report.pairs),
+            *(panel_sentences(self.report.panel) if self.report.students else []),
             *agreement_sentences(self.report.reliability),
             *(pairs(self._pairs) if self._pairs is not None else []),
         ]
@@ -257,7 +258,8 @@ class Site:
             "coeval.view/index.html",
             ".",
             **frame(header, "Ranking", ""),
-            finding=finding or ["No score and no verdict can be used yet: there is nothing to rank."],
+            finding=list(dict.fromkeys(finding))
+            or ["No score and no verdict can be used yet: there is nothing to rank."],
             standings=self.standings,
             by_scores=bool(self.report.students),
             grids=grids,
@@ -373,11 +375,13 @@ class Site:
                 f"On {apart:,} of them two judges lie a level or more apart.",
             ]
         if loaded.verdicts:
-            judged, flips = (
+            items_of_pairs, in_both, flips = (
                 len({verdict.datapoint for verdict in loaded.verdicts if counts(verdict)})
-                for counts in (lambda _: True, is_flip)
+                for counts in (lambda _: True, lambda verdict: len(verdict.verdicts) > 1, is_flip)
             )
-            sentences.append(f"On {flips:,} of {judged:,} items with verdicts on pairs one flips with the order.")
+            sentences.append(f"{items_of_pairs:,} items have verdicts on pairs.")
+            if in_both:
+                sentences.append(f"On {flips:,} of {in_both:,} items that were seen in both orders a verdict flips.")
         return sentences or [f"{items:,} items, none of which has been judged yet."]
 
     @property
@@ -491,8 +495,11 @@ def _item_findings(item: ItemView) -> list[str]:
         )
     elif len(item.judges) > 1:
         sentences.append("No two judges are a level apart.")
-    if item.verdicts:
-        sentences.append(f"{item.flips} of {len(item.verdicts)} verdicts flip with the order of the answers.")
+    if (preferred := item.preferred()) is not None:
+        name, wins, met = preferred
+        sentences.append(f"{name} is preferred most, in {wins} of {met} verdicts on its answer.")
+    if item.in_both_orders:
+        sentences.append(f"{item.flips} of {item.in_both_orders} verdicts flip with the order of the answers.")
     return sentences or ["Nobody has judged the answers yet."]
 
 
