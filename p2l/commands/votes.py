@@ -244,7 +244,11 @@ def _columns(text: str | None) -> dict[str, str] | None:
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
             raise InputError(f"--columns: {'='.join(pair)!r} is no NAME=COLUMN")
-    return {name.strip(): column.strip() for name, column in pairs}
+    names, columns = ([part.strip() for part in parts] for parts in zip(*pairs, strict=True))
+    for called in (names, columns):
+        if twice := next((name for name in called if called.count(name) > 1), None):
+            raise InputError(f"--columns: {twice!r} stands there twice")
+    return dict(zip(names, columns, strict=True))
 
 
 def _kinds_listed() -> str:

@@ -198,7 +198,7 @@ def no_nan(value: Any) -> Any:
 def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
     """Return `path` as a Path; InputError, before a long run, where it cannot be written or is an input."""
     target = Path(path)
-    if any(path is not None and Path(path).expanduser().resolve() == target.resolve() for path in inputs):
+    if any(path is not None and _is_same(path, target) for path in inputs):
         raise InputError(f"{target}: is an input too; choose another output")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -207,6 +207,13 @@ def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
     if not os.access(target.parent, os.W_OK) or target.is_dir():
         raise InputError(f"{target}: cannot be written; choose another path")
     return target
+
+
+def _is_same(path: str | Path, target: Path) -> bool:
+    try:
+        return Path(path).expanduser().resolve() == target.resolve()
+    except (OSError, RuntimeError, ValueError):  # a loop of links, no such user, a NUL: whoever opens it says so
+        return False
 
 
 def put_folder(unfinished: Path, target: Path, replaced: Path) -> None:

@@ -57,6 +57,7 @@ _PACKINGS: dict[bytes, str] = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",  # an empty one
 }
 # Letters of Western European languages, quotation marks and dashes as Windows writes them: what a text in its encoding
 # consists of, and a damaged UTF-8 text does not.
@@ -68,6 +69,7 @@ _OTHERS: dict[bytes, str] = {
     b"SQLite format 3\0": "is a database of SQLite; write its table as CSV",
     b"ARROW1": "is an Arrow (Feather) file; write it as Parquet",
     b"\xd0\xcf\x11\xe0": "is a document of an office; save its table as CSV",
+    b"Obj\x01": "is an Avro file; write it as Parquet",
     b"%PDF": "is a PDF, and no table",
     b"\x89PNG": "is a picture, and no table",
     b"<!doctype html": "is a page of HTML, a report or an error; take the file of results itself",
@@ -79,6 +81,7 @@ _OTHERS: dict[bytes, str] = {
     b"sep=": "begins with a line for Excel (sep=...); delete that line",
 }
 """How files that are no tables begin, in small letters -> what they are, and what to do."""
+_UNPACKING = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, pa.ArrowException)
 _TAR_MARK = slice(257, 262)  # where the head of a tar archive says `ustar`
 
 
@@ -143,8 +146,11 @@ def unpack(file: TableFile) -> TableFile:
     try:
         with _opened(file, packing) as packed, temporary.path.open("wb") as target:
             _copy(packed, target, file)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, pa.ArrowException) as error:
+    # An encrypted file of a zip, and one packed in a way that Python does not know, are no bad zips to it.
+    except (*_UNPACKING, RuntimeError, NotImplementedError) as error:
         raise VoteError(f"{file}: cannot be unpacked as {packing}: {first_line(error)}") from error
+    if not temporary.path.stat().st_size:
+        raise VoteError(f"{file}: is empty when unpacked")
     inner = TableFile(temporary.path, file.name, note=packing, temporary=temporary)
     return unpack(inner) if file.temporary is None else inner
 
@@ -157,6 +163,8 @@ def _opened(file: TableFile, packing: str) -> Iterator[Any]:
             names = [name for name in archive.namelist() if not name.endswith("/") and not _HIDDEN.search(name)]
             if {"[Content_Types].xml", "mimetype"} & {*names}:
                 raise VoteError(f"{file}: is a workbook or another document of an office; save its table as CSV")
+            if not names:
+                raise VoteError(f"{file}: is a zip that holds no file")
             if len(names) != 1:
                 shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
                 raise VoteError(
@@ -220,6 +228,14 @@ def _looks_like_windows(file: TableFile) -> bool:
             if not piece.isascii():
                 letters.update(byte for byte in set(piece) if byte > 127)
     return not is_utf8 and letters <= _WINDOWS_BYTES
+
+
+def is_object(line: bytes) -> bool:
+    """Return whether a line is an object of JSON."""
+    try:
+        return isinstance(parse_json(line), dict)
+    except ValueError:
+        return False
 
 
 def text_kind(file: TableFile) -> str:

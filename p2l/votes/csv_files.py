@@ -25,7 +25,7 @@ from p2l.votes.containers import TableFile
 from p2l.votes.json_lines import has_too_many_keys
 from p2l.votes.rows import RawBatch, Source, is_valid
 
-_BLOCK_BYTES = 8 << 20  # also the longest record
+_BLOCK_BYTES = 16 << 20  # also the longest record
 _MAX_HEADER_CHARS = 1 << 20
 _TEXT_COLUMNS = frozenset({"prompt", "model_a", "model_b", "winner", "labels", "question_id"})
 _PATTERNS = {
@@ -100,10 +100,25 @@ def _text_batches(path: TableFile, names: Sequence[str], columns: Sequence[str])
             raise VoteError(f"{path}: holds no rows") from error
         if "straddles two block boundaries" in str(error):
             raise VoteError(
-                f"{path}: a row is longer than {_BLOCK_BYTES >> 20} MiB; cut its prompt, or close the quotation mark "
-                "that it lacks"
+                f"{path}: row {_long_row(path)}: is longer than {_BLOCK_BYTES >> 20} MiB; cut its prompt, or close the "
+                "quotation mark that it lacks"
             ) from error
         raise VoteError(f"{path}: is not CSV as it should be: {first_line(error)}") from error
+
+
+def _long_row(path: TableFile) -> int:
+    """Return the number of the first row with a field that is longer than a row may be."""
+    number = 1
+    limit = csv.field_size_limit(_BLOCK_BYTES // 2)  # a row is too long that holds a whole block
+    try:
+        with path.path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            for _ in csv.reader(file, delimiter=path.separator):
+                number += 1
+    except csv.Error:
+        pass
+    finally:
+        csv.field_size_limit(limit)
+    return number
 
 
 def _kinds(path: TableFile, names: Sequence[str], columns: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ from p2l.votes.kinds.values import BOTH_BAD, MEASURES, measures, voter_and_sourc
 from p2l.votes.lake import is_lake
 from p2l.votes.rows import MODEL_COLUMNS, RawBatch, Source, is_text, missing_column
 from p2l.votes.schema import WINNERS, numbers
-from p2l.votes.sources import is_data_set, open_file, open_source, refuse_pipe
+from p2l.votes.sources import as_path, is_data_set, open_file, open_source, refuse_pipe
 from p2l.votes.spool import common_schema, conform
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ _CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
 
 _TABLE_FILE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson|parquet|eval)(\.(gz|zst|bz2|xz|zip))?$")
 _BESIDE_VOTES = ("model_list.json", "export.json")  # what an export of CoEval's has beside its parts
+
+
+class Copied(NamedTuple):
+    """A copy of what can be read once only, and what it is called in messages."""
+
+    path: Path
+    name: str
 
 
 def open_votes_source(
@@ -79,7 +86,9 @@ def open_votes_source(
     """
     if isinstance(source, Source):
         return source
-    path = Path(source).expanduser() if isinstance(source, str | Path) else None
+    if isinstance(source, Copied):
+        return _of_file(source.path, kind, columns, source.name)
+    path = as_path(source) if isinstance(source, str | Path) else None
     if path is None or from_disk or is_lake(source) or not path.exists() or is_data_set(path):
         opened = open_source(source, split=split, from_disk=from_disk)
         if path is not None and is_lake(source) and kind is None and not columns:
@@ -90,15 +99,17 @@ def open_votes_source(
     return _of_file(path, kind, columns)
 
 
-def _of_file(path: Path, kind: str | None, columns: Mapping[str, str] | None) -> Source:
+def _of_file(path: Path, kind: str | None, columns: Mapping[str, str] | None, copied_from: str = "") -> Source:
     refuse_pipe(path)
+    name = copied_from or str(path)
     if is_eval_file(path):  # a zip, and no table
-        sample = Sample(str(path), path)
+        sample = Sample(name, path, is_copy=bool(copied_from))
         chosen = kind_of(sample, kind)
         if chosen is not None:
             return _translated(chosen, sample)
-    opened = open_file(path)
-    sample = Sample(str(path), path, unpacked=opened.file.path, is_document=opened.is_document)
+    opened = open_file(path, name)
+    unpacked, is_document = opened.file.path, opened.is_document
+    sample = Sample(name, path, unpacked=unpacked, is_document=is_document, is_copy=bool(copied_from))
     return _of_table(opened.source, path, kind, columns, sample)
 
 

@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import counted, progress
 from p2l.common.errors import InputError, VoteError
-from p2l.votes.door import arena_source, left_out, names_read, open_votes_source, together, why_none
+from p2l.votes.door import Copied, arena_source, left_out, names_read, open_votes_source, together, why_none
 from p2l.votes.field import FieldColumns
 from p2l.votes.kinds.texts import clean_name
 from p2l.votes.reading import check_columns, read_votes
 from p2l.votes.rows import RawBatch, Source, is_text
 from p2l.votes.schema import clean_names
 from p2l.votes.scores import ScoreOptions, votes_of_source
+from p2l.votes.sources import as_path
 from p2l.votes.spool import RowFile, common_schema
 from p2l.votes.writing import write_votes
 
@@ -90,14 +91,19 @@ def _open_all(paths: Sequence[Any], options: ImportOptions, folder: Path) -> Sou
 def _expanded(paths: Sequence[Any], folder: Path) -> Iterator[Any]:
     """Yield the paths that globs stand for, and stdin as a file."""
     for number, path in enumerate(paths):
-        text = str(path) if isinstance(path, str | Path) else ""
+        if not isinstance(path, str | Path):
+            yield path
+            continue
+        text = str(path)
         if text == STDIN:
-            yield _copied(sys.stdin.buffer, folder / "stdin", "-: stdin")
-        elif text and Path(text).expanduser().is_fifo():
-            with Path(text).expanduser().open("rb") as pipe:
-                yield _copied(pipe, folder / f"pipe-{number}-{Path(text).name}", text)
-        elif text and glob.has_magic(text) and not Path(text).expanduser().exists():
-            matches = sorted(glob.glob(str(Path(text).expanduser()), recursive=True))  # noqa: PTH207 (absolute too)
+            yield _copied(sys.stdin.buffer, folder / "stdin", "stdin")
+            continue
+        place = as_path(path)
+        if place.is_fifo():
+            with place.open("rb") as pipe:
+                yield _copied(pipe, folder / f"pipe-{number}", text)
+        elif glob.has_magic(text) and not place.exists():
+            matches = sorted(glob.glob(str(place), recursive=True))  # noqa: PTH207 (absolute too)
             if not matches:
                 raise VoteError(f"{text}: no file matches")
             yield from matches
@@ -105,13 +111,13 @@ def _expanded(paths: Sequence[Any], folder: Path) -> Iterator[Any]:
             yield path
 
 
-def _copied(stream: IO[bytes], path: Path, name: str) -> Path:
+def _copied(stream: IO[bytes], path: Path, name: str) -> Copied:
     """Return a file with the bytes of a stream, which can be read once only."""
     with path.open("wb") as file:
         shutil.copyfileobj(stream, file)
     if not path.stat().st_size:
-        raise VoteError(f"{name} is empty")
-    return path
+        raise VoteError(f"{name}: is empty")
+    return Copied(path, name)
 
 
 def read_renames(path: str | Path) -> dict[str, str]:

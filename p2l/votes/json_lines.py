@@ -6,24 +6,25 @@ blank line, a faulty line) goes through Python's, which is ten times slower and 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from p2l.common.errors import VoteError
-from p2l.common.files import DEEPEST_JSON, MAX_LINE_BYTES, json_reason, no_object, parse_json
-from p2l.votes.containers import TableFile, TemporaryFile
+from p2l.common.files import DEEPEST_JSON, MAX_LINE_BYTES, bounded_lines, json_reason, no_object, parse_json
+from p2l.votes.containers import TableFile, TemporaryFile, head_of
 from p2l.votes.kinds.kind import read_document
 from p2l.votes.kinds.texts import RowError, has_surrogate, prompt_turns
 from p2l.votes.rows import MODEL_COLUMNS, RawBatch, Source
@@ -31,8 +32,12 @@ from p2l.votes.rows import MODEL_COLUMNS, RawBatch, Source
 _ROW_KEYS = ("data", "rows", "items", "votes", "annotations", "results", "examples", "events", "runs")
 """Keys under which exports hold their rows, beside keys that describe them."""
 _ROW_MARKS = frozenset({"model", "model_a", "model_1", "prompt", "question"})  # columns of which one is in most tables
+_GZIP = b"\x1f\x8b"
+_HEAD_BYTES = 4096
 _BLOCK_BYTES = 8 << 20
 _SAMPLE_BYTES = 64 << 20
+_SAMPLE_LINES = 1_000
+_TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB; leave it out, or cut its prompt"
 _MAX_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
 # A text without escaped quotes, and whether it is a key; one without an end reaches to the end of its line.
 _STRING = re.compile(rb'"([^"]*)(?:"(\s*:)?)?')
@@ -45,15 +50,15 @@ def open_jsonl(path: TableFile) -> Source:
     names: dict[str, None] = {}
     first_fault = ""
     with _open_text(path) as file:
-        for number in range(1, 1001):
-            line = file.readline(MAX_LINE_BYTES + 1)
-            _check_length(path, number, len(line))
-            if line.strip():
-                try:
+        for number, (line, length) in enumerate(islice(bounded_lines(file), _SAMPLE_LINES), 1):
+            try:
+                if length > MAX_LINE_BYTES:
+                    raise RowError(_TOO_LONG)
+                if line.strip():
                     names.update(dict.fromkeys(_parse(line)))
-                except RowError as error:
-                    first_fault = first_fault or f"line {number}: {error}"
-            if not line or file.tell() > _SAMPLE_BYTES:
+            except RowError as error:
+                first_fault = first_fault or f"line {number}: {error}"
+            if file.tell() > _SAMPLE_BYTES:
                 break
     if first_fault and not names:
         raise VoteError(
@@ -75,7 +80,7 @@ class _OddValues(NamedTuple):
 def _read(path: TableFile, odd: _OddValues, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     """Yield the rows; a line with a value that cannot be read is null there, and a fault."""
     parser = _ArrowParser(path)
-    for line, block in _blocks(path):
+    for line, block in _blocks(path, odd.faults):
         for batch, first in parser.parse(block, line) or _parse_with_python(odd, block, line, columns):
             if columns is not None:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
@@ -84,30 +89,41 @@ def _read(path: TableFile, odd: _OddValues, columns: Sequence[str] | None, batch
 
 
 def _open_text(path: TableFile) -> IO[bytes]:
-    return gzip.open(path.path) if path.name.lower().endswith(".gz") and path.temporary is None else path.open()  # type: ignore[return-value]
+    return gzip.open(path.path) if head_of(path.path, 2) == _GZIP else path.open()  # type: ignore[return-value]
 
 
-def _blocks(path: TableFile) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines, each ending in a line feed, with the number of their first line."""
+def begins_object(path: TableFile) -> bool:
+    """Return whether a file that is packed by gzip begins like lines of JSON, or is damaged, which its reader tells."""
+    if head_of(path.path, 2) != _GZIP:
+        return False
+    try:
+        with _open_text(path) as file:
+            return file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
+    except (OSError, EOFError, zlib.error):
+        return True
+
+
+def _blocks(path: TableFile, faults: dict[int, str]) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of whole lines, each ending in a line feed, with the number of their first line.
+
+    A line that is too long is a fault, and stands there as an object without keys.
+    """
     line = 1
     try:
         with _open_text(path) as file:
             while block := file.read(_BLOCK_BYTES):
                 end = file.readline(MAX_LINE_BYTES + 1)
-                if end and not end.endswith(b"\n"):  # the last line of the file, or one that is too long
-                    _check_length(path, line + block.count(b"\n"), len(end) + len(block) - block.rfind(b"\n") - 1)
+                start = block.rfind(b"\n") + 1  # of the line that goes on in `end`
+                if end and len(block) - start + len(end) > MAX_LINE_BYTES:
+                    while end and not end.endswith(b"\n"):
+                        end = file.readline(_BLOCK_BYTES)
+                    faults[line + block.count(b"\n")] = _TOO_LONG
+                    block, end = block[:start], b"{}\n"
                 block += end
                 yield line, block if block.endswith(b"\n") else block + b"\n"
                 line += block.count(b"\n")
     except (OSError, EOFError, zlib.error) as error:
         raise VoteError(f"{path}: cannot be read: {error}") from error
-
-
-def _check_length(path: TableFile, number: int, length: int) -> None:
-    if length > MAX_LINE_BYTES:
-        raise VoteError(
-            f"{path}: line {number}: is longer than {MAX_LINE_BYTES >> 20} MiB; leave it out, or cut its prompt"
-        )
 
 
 class _ArrowParser:
@@ -148,8 +164,8 @@ class _ArrowParser:
                 return None
             self._schema = table.schema
             self._fields = keys
-        # Arrow reads lists of several nulls, and nothing else, with too few values.
-        is_whole = len(table) == lines and _is_sound(table)
+        # It reads lists of several nulls, and nothing else, with too few values. Rows without columns have no length.
+        is_whole = len(table) == lines and table.num_columns > 0 and _is_sound(table)
         return [RawBatch(table.combine_chunks().to_batches()[0], line)] if is_whole else None
 
 
@@ -293,11 +309,17 @@ def open_json(file: TableFile) -> Source:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise VoteError(f"{file}: row {number} is not an object")
+    return replace(open_rows(file, rows), unit=unit, rows=len(rows))
+
+
+def open_rows(file: TableFile, rows: Iterable[Mapping[str, Any]]) -> Source:
+    """Open the rows of a file, written as JSON lines into a temporary file; VoteError where there is none."""
     temporary = TemporaryFile()
     with temporary.path.open("w", encoding="ascii") as lines:
         lines.writelines(f"{json.dumps(row)}\n" for row in rows)
-    written = TableFile(temporary.path, file.name, temporary=temporary)
-    return replace(open_jsonl(written), unit=unit, rows=len(rows))
+    if not temporary.path.stat().st_size:
+        raise VoteError(f"{file}: holds no rows")
+    return replace(open_jsonl(TableFile(temporary.path, file.name, temporary=temporary)), unit="row")
 
 
 def rows_of(value: Any) -> list[Any] | None:

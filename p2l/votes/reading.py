@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from p2l.common.cli import listed, nearest_of
 from p2l.common.errors import VoteError
 from p2l.votes.door import announce, open_votes_source, why_none
+from p2l.votes.kinds.converting import TYPES
 from p2l.votes.kinds.registry import nearly
 from p2l.votes.kinds.self_names import REVEALED
 from p2l.votes.kinds.texts import HOLDS_NUL
@@ -314,7 +315,8 @@ def scan(
         # A block of JSON lines may lack keys that others have.
         for name in columns if columns is not None else source.columns:
             if name not in raw.batch.schema.names:
-                raw = raw._replace(batch=raw.batch.append_column(name, pa.nulls(len(raw.batch), pa.string())))
+                kind = TYPES["votes"].get(name, pa.string())
+                raw = raw._replace(batch=raw.batch.append_column(name, pa.nulls(len(raw.batch), kind)))
         batch, unreadable = normalise(source, raw.batch)
         unreadable |= source.faults_of(raw)
         is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))

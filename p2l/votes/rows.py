@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.common.cli import listed, nearest
 from p2l.common.errors import VoteError
+from p2l.common.files import MAX_LINE_BYTES
 from p2l.common.spreadsheets import MOST_COLUMNS
+from p2l.votes.kinds.texts import has_surrogate, holds_turns, unquoted
 
 MODEL_COLUMNS = frozenset({"model", "model_a", "model_b"})
+_ESCAPE = r"\\u[dD]"  # how JSON writes each half of a surrogate pair
+_ESCAPES = (rb"\ud", rb"\uD")
 _MAX_COLUMN_BYTES = 1 << 30  # text of one column of a batch
 
 
@@ -117,11 +122,41 @@ class Source:
                         )
                     )
                     column = pc.if_else(pa.array(valid), column, pa.scalar(None, column.type))
+                self.faults.update({raw.first_row + place: why for place, why in _texts_faults(name, column)})
                 arrays.append(column)
             if not with_faults:
                 for position, why in self.faults_of(raw).items():
                     raise VoteError(f"{self.place(raw.first_row + position)}: {why}")
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), raw.first_row)
+
+
+def _texts_faults(name: str, column: Any) -> Iterator[tuple[int, str]]:
+    """Yield the positions of texts that no prompt or answer can be, and what to say: too long, half of a letter."""
+    if not is_text(column.type) or not len(column):
+        return
+    texts = _bytes_of(column)
+    if len(texts) > MAX_LINE_BYTES:
+        for place in pc.indices_nonzero(pc.greater(pc.binary_length(column), MAX_LINE_BYTES)).to_pylist():
+            yield place, f"{name} is longer than {MAX_LINE_BYTES >> 20} MiB; leave it out, or cut it"
+    if not any(escape in texts for escape in _ESCAPES):
+        return
+    may = pc.match_substring_regex(column, _ESCAPE)
+    for place in pc.indices_nonzero(may).to_pylist():
+        parsed = unquoted(column[place].as_py())
+        if holds_turns(parsed) and has_surrogate(parsed):
+            yield place, f"{name} holds half of a surrogate pair, which is not text"
+
+
+def _bytes_of(column: Any) -> bytes:
+    """Return the bytes of all texts of a column, which are searched sooner than the texts one by one."""
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    _, offsets, data = column.buffers()
+    if data is None:
+        return b""
+    width = np.dtype(np.int64 if pa.types.is_large_string(column.type) else np.int32)
+    ends = np.frombuffer(offsets, width)[[column.offset, column.offset + len(column)]]
+    return bytes(memoryview(data)[int(ends[0]) : int(ends[1])])
 
 
 def numbered(batches: Iterable[Any]) -> Iterator[RawBatch]:

@@ -17,11 +17,20 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from p2l.common.errors import VoteError, first_line
-from p2l.votes.containers import TableFile, as_utf8, head_of, sniff_separator, text_kind, unpack, what_else
+from p2l.votes.containers import (
+    TableFile,
+    as_utf8,
+    head_of,
+    is_object,
+    sniff_separator,
+    text_kind,
+    unpack,
+    what_else,
+)
 from p2l.votes.csv_files import open_csv
 from p2l.votes.data_sets import open_folder, open_hub
-from p2l.votes.json_lines import open_json, open_jsonl
-from p2l.votes.kinds.promptfoo_tables import is_promptfoo_table, open_promptfoo_table
+from p2l.votes.json_lines import begins_object, open_json, open_jsonl, open_rows
+from p2l.votes.kinds.promptfoo_tables import PROMPTS_NOTE, is_promptfoo_table, promptfoo_results
 from p2l.votes.lake import Lake, is_lake
 from p2l.votes.parquet_files import open_parquet
 from p2l.votes.rows import Source, numbered
@@ -36,6 +45,8 @@ FILE_ENDINGS = tuple(FORMATS)
 _PACKED_ENDINGS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DATASET_MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
+_ADDRESS = re.compile(r"https?://")
+_SHOWN_NAME = 60
 _NEAR = 0.7  # similarity of the names of two files
 
 
@@ -53,7 +64,7 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
         return _open_table(source)
     if is_lake(source):
         return Lake(source).source()
-    path = Path(source).expanduser()
+    path = as_path(source)
     if from_disk or is_data_set(path):
         return open_folder(path, split)
     if path.is_file():
@@ -62,7 +73,31 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
         raise VoteError(f"{path}: is a folder that save_to_disk did not write; give one of its files")
     if _HUB_ID.fullmatch(str(source)) and not str(source).endswith(FILE_ENDINGS):
         return open_hub(str(source), split)
+    if _ADDRESS.match(str(source)):
+        raise VoteError(f"{source}: is an address of the web; download the file, and name that")
+    if path.is_symlink():
+        raise VoteError(f"{path}: is a link to what is not there")
     raise VoteError(f"{path}: no such file{_nearest_file(path)}")
+
+
+def as_path(source: str | Path) -> Path:
+    """Return what the user named as a path (`~` expands); VoteError where no path can be so."""
+    name = str(source)
+    reason = "names nothing" if not name else "has a letter that no name of a file has" if "\0" in name else ""
+    if not name.isascii() and not reason:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            reason = "is not UTF-8; give the file another name"
+    try:
+        path = Path(source).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = reason or f"cannot be a path: {getattr(error, 'strerror', None) or first_line(error)}"
+    if reason:
+        shown = name[:_SHOWN_NAME] + ("..." if len(name) > _SHOWN_NAME else "")
+        raise VoteError(f"{shown!r}: {reason}")
+    return path
 
 
 def is_data_set(path: Path) -> bool:
@@ -72,7 +107,7 @@ def is_data_set(path: Path) -> bool:
 
 def _nearest_file(path: Path) -> str:
     """Return a hint at the file with the most similar name; empty where none is near."""
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    names = [entry.name for entry in path.parent.iterdir() if entry != path] if path.parent.is_dir() else []
     # Similar without their endings too: endings are long, and most are alike.
     stem = path.name.partition(".")[0]
     near = [name for name in names if difflib.SequenceMatcher(None, stem, name.partition(".")[0]).ratio() >= _NEAR]
@@ -102,29 +137,30 @@ def refuse_pipe(path: Path) -> None:
         raise VoteError(f"{path}: is a pipe, which can be read once only; `p2l votes import` takes it")
 
 
-def open_file(path: Path) -> OpenFile:
-    """Open a file as a table, by its content; VoteError where it is none."""
+def open_file(path: Path, name: str = "") -> OpenFile:
+    """Open a file, called `name` in messages, as a table, by its content; VoteError where it is none."""
+    name = name or str(path)
     try:
         refuse_pipe(path)
         if not path.stat().st_size:
-            raise VoteError(f"{path}: is empty")
-        return _open_content(TableFile(path, str(path)))
+            raise VoteError(f"{name}: is empty")
+        return _open_content(TableFile(path, name))
     except UnicodeDecodeError as error:  # of a Parquet file's footer, say
-        raise VoteError(f"{path}: the name of a column is not UTF-8 text; write the file anew") from error
+        raise VoteError(f"{name}: the name of a column is not UTF-8 text; write the file anew") from error
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise VoteError(f"{path}: cannot be read: {first_line(error)}") from error
+        raise VoteError(f"{name}: cannot be read: {first_line(error)}") from error
 
 
 def _open_content(file: TableFile) -> OpenFile:
     """Open a file by its first bytes; its name decides where these leave more than one reading."""
     name = file.name.lower()
-    if name.endswith(".jsonl.gz"):  # read as it unpacks
+    if name.endswith(".jsonl.gz") and begins_object(file):  # read as it unpacks
         return OpenFile(file, open_jsonl(file), is_document=False)
     file = unpack(file)
     for ending in _PACKED_ENDINGS:
         name = name.removesuffix(ending)
     head = head_of(file.path, 4096)
-    if head.startswith(b"PAR1") or name.endswith(".parquet"):
+    if head.startswith(b"PAR1"):
         return OpenFile(file, open_parquet(file), is_document=False)
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         raise VoteError(
@@ -143,11 +179,14 @@ def _open_content(file: TableFile) -> OpenFile:
     if kind == "json":
         source = open_json(file)
         return OpenFile(file, _noted(source, file), source.unit == "document")
-    if (kind == "lines" and not name.endswith((".csv", ".tsv"))) or name.endswith(".jsonl"):
+    # A header may begin like an object, and is none.
+    is_lines = kind == "lines" and (not name.endswith((".csv", ".tsv")) or is_object(head.partition(b"\n")[0]))
+    if is_lines or name.endswith(".jsonl"):
         return OpenFile(file, _noted(open_jsonl(file), file), is_document=False)
     file = replace(file, separator=sniff_separator(file))
-    if is_promptfoo_table(file):
-        return OpenFile(file, open_promptfoo_table(file), is_document=False)
+    if is_promptfoo_table(head_of(file.path), file.separator):
+        results = open_rows(file, promptfoo_results(file.path, file.name, file.separator))
+        return OpenFile(file, replace(results, unit="result", notes=[PROMPTS_NOTE]), is_document=False)
     return OpenFile(file, _noted(open_csv(file), file), is_document=False)
 
 

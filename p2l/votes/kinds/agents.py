@@ -27,6 +27,7 @@ _BFCL_SCORE, _BFCL_RESULT = "_score.json", "_result.json"
 def _swe_records(sample: Sample) -> Iterator[Record]:
     """Yield a record for each instance, of reports of whole runs or of the reports of single instances."""
     if not sample.files:
+        sample.check_named()
         content = read_document(sample.table_path, sample.name)
         if not any(key in content for key in _TRIED):
             raise VoteError(f"{sample.name}: {_SOLVED_ALONE}")
@@ -124,7 +125,10 @@ def _terminal_records(sample: Sample) -> Iterator[Record]:
             folder = path.parent if name else sample.path.parent
             metadata = folder / "run_metadata.json"
             about = read_document(metadata, str(metadata)) if metadata.is_file() else {}
-            model = first_of(about, ("model_name", "model", "agent_name")) or folder.resolve().name
+            model = first_of(about, ("model_name", "model", "agent_name"))
+            if model is None:
+                sample.check_named()
+                model = folder.resolve().name
             for number, result in enumerate(results, 1):
                 # A trial that came to no end is not resolved, as the harness counts it.
                 fields = {"id": result.get("task_id"), "score": result.get("is_resolved") or False}

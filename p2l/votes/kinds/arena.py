@@ -50,8 +50,11 @@ def _is_marked(value: Any) -> bool:
 
 
 def _kaggle(row: Row) -> Iterator[Row]:
-    if unquoted(row.get("prompt")) == []:
+    prompt = unquoted(row.get("prompt"))
+    if prompt == []:
         raise RowError("prompt has no turns")
+    if isinstance(prompt, str) and prompt.lstrip().startswith('["'):
+        raise RowError("prompt begins like a list of turns, and is not JSON; was it cut?")
     marked = [outcome for column, outcome in _KAGGLE_WINNERS.items() if _is_marked(row.get(column))]
     if len(marked) != 1:
         shown = ", ".join(f"{column} {row.get(column)!r}" for column in _KAGGLE_WINNERS)

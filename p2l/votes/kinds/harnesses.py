@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from p2l.common.errors import VoteError
-from p2l.common.files import bounded_lines, json_reason, parse_json
+from p2l.common.files import MAX_LINE_BYTES, bounded_lines, json_reason, parse_json
 from p2l.votes.kinds.kind import Kind, Record, Row, Sample, read_document
 from p2l.votes.kinds.tables import graded
 from p2l.votes.kinds.texts import RowError, turns
@@ -33,10 +33,12 @@ _HELM_FILES = ("run_spec.json", "scenario_state.json", "per_instance_stats.json"
 def lines_of(path: Path, name: str) -> Iterator[Record]:
     """Yield the objects of JSON lines with their places."""
     with path.open("rb") as file:
-        for number, (line, _) in enumerate(bounded_lines(file), 1):
+        for number, (line, length) in enumerate(bounded_lines(file), 1):
+            place = f"{name}: line {number}"
+            if length > MAX_LINE_BYTES:
+                raise VoteError(f"{place}: is longer than {MAX_LINE_BYTES >> 20} MiB; leave it out, or cut its prompt")
             if not line.strip():
                 continue
-            place = f"{name}: line {number}"
             try:
                 content = parse_json(line)
             except UnicodeDecodeError as error:
@@ -76,6 +78,7 @@ def _lm_eval_records(sample: Sample) -> Iterator[Record]:
     for path, name in _sample_files(sample):
         match = _SAMPLES.search(path.name)
         task = match["task"] if match else path.stem
+        sample.check_named()
         model, results = _lm_eval_run(path)
         is_more_better = (results.get("higher_is_better") or {}).get(task) or {}
         worse = _LESS_IS_BETTER | {metric for metric, is_better in is_more_better.items() if is_better is False}

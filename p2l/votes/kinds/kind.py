@@ -51,6 +51,7 @@ class Sample:
     files: tuple[str, ...] = ()  # names of the files of a folder, relative to it
     unpacked: Path | None = None  # the bytes of a file that was packed
     is_document: bool = False  # whether the file is one JSON object
+    is_copy: bool = False  # of stdin or a pipe, so that neither its name nor its folder says anything
     rows_of: Callable[[str], Iterator[Record]] = lambda _: iter(())
     """Yields the rows of a table: of one among the files of a folder, by its name, or of the file itself, by ''."""
 
@@ -63,6 +64,11 @@ class Sample:
     def columns(self) -> frozenset[str]:
         """Names of the columns of a table; none of a folder."""
         return frozenset(self.names)
+
+    def check_named(self) -> None:
+        """Raise VoteError where the file's place is to name the model, and it has none."""
+        if self.is_copy:
+            raise VoteError(f"{self.name}: names no model, which its file or folder would; name the file instead")
 
     def has(self, *names: str) -> bool:
         """Return whether all of these are columns."""

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from p2l.common.errors import VoteError
-from p2l.votes.containers import TableFile, TemporaryFile, head_of
-from p2l.votes.json_lines import open_jsonl
-from p2l.votes.rows import Source
+from p2l.common.files import MAX_LINE_BYTES
+from p2l.votes.kinds.kind import Row
 
+PROMPTS_NOTE = "a table of promptfoo's holds no prompts: they are its templates with the variables, or these alone"
 _PROMPT = re.compile(
     r"(?:\[eval-[^\]]+\] )?\[(?P<provider>.+?)\] (?P<label>.*)", re.DOTALL
 )  # compared runs name theirs
@@ -27,7 +26,6 @@ _FOLLOWERS = ("Status", "Grader Reason")
 _VARIABLE = re.compile(r"{{\s*([\w.-]+)\s*}}")
 _DESCRIPTION = "Description"
 _ERROR = 2  # promptfoo's failureReason of an answer that failed
-_MAX_FIELD_CHARS = 16 << 20
 
 
 class _Prompt(NamedTuple):
@@ -40,11 +38,11 @@ class _Prompt(NamedTuple):
     score: int | None
 
 
-def is_promptfoo_table(file: TableFile) -> bool:
-    """Return whether a CSV file is one that promptfoo wrote."""
-    text = head_of(file.path).decode("utf-8-sig", errors="replace")
+def is_promptfoo_table(head: bytes, separator: str) -> bool:
+    """Return whether a CSV file that begins so is one that promptfoo wrote."""
     try:
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=file.separator)
+        text = io.StringIO(head.decode("utf-8-sig", errors="replace"), newline="")
+        rows = csv.reader(text, delimiter=separator)
         header, first = next(rows, []), next(rows, [])
     except csv.Error:
         return False
@@ -66,31 +64,21 @@ def _prompts(header: Sequence[str], first: Sequence[str]) -> list[_Prompt]:
     return prompts
 
 
-def open_promptfoo_table(file: TableFile) -> Source:
-    """Open such a file as the results that it holds; VoteError where it cannot be read."""
-    temporary = TemporaryFile()
-    limit = csv.field_size_limit(_MAX_FIELD_CHARS)
+def promptfoo_results(path: Path, name: str, separator: str) -> Iterator[Row]:
+    """Yield the results of such a file, called `name`, as JSON lines have them; VoteError where it cannot be read."""
+    limit = csv.field_size_limit(MAX_LINE_BYTES)
     try:
-        with (
-            file.path.open(newline="", encoding="utf-8-sig") as source,
-            temporary.path.open("w", encoding="ascii") as lines,
-        ):
-            results = _results(csv.reader(source, delimiter=file.separator))
-            lines.writelines(f"{json.dumps(result)}\n" for result in results)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            yield from _results(csv.reader(file, delimiter=separator))
     except UnicodeDecodeError as error:
-        raise VoteError(f"{file}: is not UTF-8 (byte {error.start + 1} of a part); save it as UTF-8") from error
+        raise VoteError(f"{name}: is not UTF-8 text; save it as UTF-8") from error
     except (csv.Error, ValueError) as error:
-        raise VoteError(f"{file}: is not CSV as promptfoo writes it: {error}") from error
+        raise VoteError(f"{name}: is not CSV as promptfoo writes it: {error}") from error
     finally:
         csv.field_size_limit(limit)
-    if not temporary.path.stat().st_size:
-        raise VoteError(f"{file}: holds no rows")
-    written = TableFile(temporary.path, file.name, temporary=temporary)
-    note = "a table of promptfoo's holds no prompts: they are its templates with the variables, or these alone"
-    return replace(open_jsonl(written), unit="result", notes=[note])
 
 
-def _results(rows: Iterator[list[str]]) -> Iterator[dict[str, object]]:
+def _results(rows: Iterator[list[str]]) -> Iterator[Row]:
     header = next(rows, [])
     prompts: list[_Prompt] = []
     for number, row in enumerate(rows):

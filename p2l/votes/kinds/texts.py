@@ -163,7 +163,7 @@ def prompt_turns(value: Any, what: str = "prompt") -> list[str]:
     if parsed is None:
         raise RowError(f"{what} is missing")
     is_written = isinstance(value, str)
-    if isinstance(parsed, str) or (is_written and not _holds_turns(parsed)):
+    if isinstance(parsed, str) or (is_written and not holds_turns(parsed)):
         return [value if is_written else parsed]
     if isinstance(parsed, Mapping):
         return turns(parsed, "user", what)
@@ -181,7 +181,7 @@ def prompt_turns(value: Any, what: str = "prompt") -> list[str]:
     return texts
 
 
-def _holds_turns(parsed: Any) -> bool:
+def holds_turns(parsed: Any) -> bool:
     """Return whether the value of a text that is JSON is meant as turns, rather than as the words of a prompt."""
     if isinstance(parsed, Mapping):
         return isinstance(parsed.get("messages"), list)

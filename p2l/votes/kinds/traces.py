@@ -130,8 +130,9 @@ def _is_experiment(sample: Sample) -> bool:
 
 
 def _experiment_records(sample: Sample) -> Iterator[Record]:
+    name = None if sample.is_copy else sample.path.name.partition(".")[0]
     for place, row, fault in sample.rows_of(""):
-        yield Record(place, {**row, "p2l_file": sample.path.name.partition(".")[0]}, fault)
+        yield Record(place, {**row, "p2l_file": name}, fault)
 
 
 def _experiment(row: Row) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from datetime import date, datetime, timezone
 from typing import Any
 
 from p2l.votes.kinds.self_names import REVEALS, SelfNames
-from p2l.votes.kinds.texts import RowError, turns, unquoted
+from p2l.votes.kinds.texts import RowError, holds_turns, turns, unquoted
 
 _LATEST_SECONDS = 1e11  # since 1970; larger numbers are milliseconds
 _BAD_TIE = "tie (bothbad)"
@@ -82,10 +82,10 @@ class NoVerdictError(ValueError):
 def answer_text(value: Any, what: str = "answer") -> str | None:
     """Return a model's answer as one text, all of its turns; None where it is no text."""
     parsed = unquoted(value)
+    if isinstance(value, str) and not holds_turns(parsed):  # an answer may be JSON, or begin like it
+        return value
     if parsed is None:
         return None
-    if isinstance(parsed, str):
-        return parsed
     if isinstance(parsed, list) and all(isinstance(turn, str) or turn is None for turn in parsed):
         return "\n\n".join(turn or "" for turn in parsed)
     with contextlib.suppress(RowError):

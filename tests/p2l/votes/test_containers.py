@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from p2l.commands.votes import main
+from p2l.common.errors import VoteError
 from p2l.votes import read_columns
 from p2l.votes.importing import import_votes
 
@@ -59,6 +60,10 @@ FILES: dict[str, bytes] = {
     "twice.gz": gzip.compress(gzip.compress(PLAIN)),
     "v.tsv.gz": gzip.compress(separated("\t").encode()),
     "noending": LINES,
+    "lines.csv": LINES,
+    "table.parquet": PLAIN,
+    "unpacked.jsonl.gz": LINES,
+    "twice.jsonl.gz": gzip.compress(gzip.compress(LINES)),
     "v.jsonl.zst": pa.Codec("zstd").compress(LINES, asbytes=True),
     "v.json": json.dumps(ROWS, indent=2).encode(),
     "v.json.gz": gzip.compress(json.dumps(ROWS).encode()),
@@ -176,6 +181,63 @@ def test_votes_come_from_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stdin", Stdin)
     assert main(["import", "-", "--output", str(tmp_path / "o.parquet"), "--quiet"]) == 0
     assert votes_of(tmp_path / "o.parquet") == ROWS
+
+
+def test_what_comes_by_stdin_is_called_so_and_names_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"doc_id": 0, "doc": {}, "target": "4", "arguments": {}, "metrics": ["acc"], "acc": 1.0}
+    report = {"total_instances": 1, "resolved_ids": ["a"], "submitted_ids": ["a"]}
+    for content, says in (
+        (b"", "stdin: is empty"),
+        (b"prompt,model_a,model_b,winner\nq,ant,ant,tie\n", "stdin: row 2: model_a and model_b are both 'ant'"),
+        (f"{json.dumps(answer)}\n".encode(), "stdin: names no model, which its file or folder would"),
+        (json.dumps(report).encode(), "stdin: names no model, which its file or folder would"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        with pytest.raises(VoteError, match=f"^{says}"):
+            import_votes(["-"], tmp_path / "o.parquet")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("", "'': names nothing"),
+        ("a\0b.csv", "has a letter that no name of a file has"),
+        ("x" * 5000, "cannot be a path: File name too long"),
+        ("half\udcff.csv", "is not UTF-8; give the file another name"),
+        ("~nobody-is-called-so/v.csv", "cannot be a path: Could not determine home directory"),
+        ("https://example.org/v.csv", "is an address of the web; download the file, and name that"),
+    ],
+    ids=["empty", "nul", "long", "half", "home", "address"],
+)
+def test_what_can_be_no_path_is_one_line(path: str, says: str, tmp_path: Path) -> None:
+    for read in (lambda: import_votes([path], tmp_path / "o.parquet"), lambda: read_columns(path, ["model_a"])):
+        with pytest.raises(VoteError, match=says):
+            read()
+
+
+def test_links_that_lead_nowhere_are_told_and_those_that_lead_back_are_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(PLAIN)
+    (folder / "up").symlink_to("..")
+    assert import_votes([folder], tmp_path / "o.parquet").rows == 2
+    for name, target in (("itself.csv", "itself.csv"), ("gone.csv", "nothing.csv")):
+        (folder / name).symlink_to(target)
+        with pytest.raises(VoteError, match=f"{name}: is a link to what is not there"):
+            import_votes([folder / name], tmp_path / "o.parquet")
+    assert main(["import", str(folder / "a.csv"), "--output", str(tmp_path / "o.parquet"), "--quiet"]) == 0
+
+
+def test_two_kinds_of_votes_in_a_folder_are_one_import(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
+    judged = {"model_a": "ant", "model_b": "bee", "winner": "tie", "judge": "gpt-4", "turn": 1}
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(PLAIN)
+    (folder / "b.jsonl").write_text(json.dumps({**judged, "conversation_a": talk, "conversation_b": talk}) + "\n")
+    import_votes([folder], tmp_path / "o.parquet")
+    rows = pq.read_table(tmp_path / "o.parquet").to_pylist()
+    assert [(row["source"], row["length_a"]) for row in rows] == [(None, None), (None, None), ("gpt-4", 2)]
 
 
 def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,11 @@ LOG = zipped(header_json='{"eval": {"model": "ant"}}', samples__1_json="{")
 PACKED = gzip.compress(f"{VOTES}a,b,c,tie\n".encode() * 1000)
 NO_METRIC = sample("lm-eval", metrics=..., exact_match=...)
 
+_LOCKED = bytearray(zipped(v="x"))
+_LOCKED[6] |= 1  # the mark of an encrypted file, before it and in the list of files
+_LOCKED[_LOCKED.find(b"PK\x01\x02") + 8] |= 1
+ENCRYPTED = bytes(_LOCKED)
+
 FILES: list[tuple[str, str | bytes, str]] = [
     ("empty.csv", "", "is empty"),
     ("bare.csv", "\n\n", "row 1: leaves columns without a name"),
@@ -55,6 +60,11 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("bad.csv.bz2", b"BZh9garbage", "cannot be unpacked as bzip2"),
     ("bad.csv.xz", b"\xfd7zXZ\0garbage", "cannot be unpacked as xz"),
     ("two.zip", zipped(a="1", b="2"), "is a zip of 2 files (a, b)"),
+    ("nothing.zip", zipped(), "is a zip that holds no file"),
+    ("locked.zip", ENCRYPTED, "cannot be unpacked as zip: File 'v' is encrypted"),
+    ("empty.csv.gz", gzip.compress(b"", mtime=0), "is empty when unpacked"),
+    ("v.avro", b"Obj\x01" + b"x" * 100, "is an Avro file; write it as Parquet"),
+    ("v.xml", "<?xml version='1.0'?><a/>", "is XML, and no table"),
     ("cut.zip", zipped(a="1", b="2")[:30], "cannot be unpacked as zip"),
     ("page.csv", "<!DOCTYPE html><html><body>Not found</body></html>", "is a page of HTML"),
     ("pointer.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:a\n", "`git lfs pull`"),
@@ -66,14 +76,15 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("sep.csv", "sep=;\nprompt;model_a;model_b;winner\n", "begins with a line for Excel"),
     ("blank.csv", "\n\nprompt,model_a,model_b,winner\n", "row 1: leaves columns without a name"),
     ("title.csv", f"My votes,,,\n{VOTES}a,b,c,tie\n", "row 1: leaves columns without a name"),
-    ("long.csv", VOTES + "x" * (20 << 20) + ",a,b,tie\n", "a row is longer than 8 MiB; cut its prompt, or close the"),
+    ("long.csv", VOTES + "x" * (20 << 20) + ",a,b,tie\n", "row 2: prompt is longer than 16 MiB; leave it out, or"),
+    ("longer.csv", VOTES + "x" * (40 << 20) + ",a,b,tie\n", "row 2: is longer than 16 MiB; cut its prompt, or close"),
     ("turns.csv", f"{KAGGLE}1,a,b,[],x,y,1,0,0\n", "row 2: prompt has no turns"),
     ("nulls.csv", f"{KAGGLE}1,a,b,[null],x,y,1,0,0\n", "row 2: turn 1 of prompt is null"),
     ("nan.csv", f"{VOTES}\"['Hi', nan]\",a,b,tie\n", "row 2: turn 2 of prompt is null"),
     ("feedback.jsonl", KINDS["langsmith-feedback"].sample.replace("\n", ""), "names neither models nor inputs"),
     ("bytes.bin", bytes(range(256)) * 10, "is neither text nor a file that is known"),
     ("half.csv", b"\xff\xfea\0b\0\0\xd8c", "begins like UTF-16 text, and is not"),
-    ("pointer.parquet", "version https://git-lfs.github.com/spec/v1\n", "cannot be read"),
+    ("pointer.parquet", "version https://git-lfs.github.com/spec/v1\n", "`git lfs pull`"),
     ("model.eval", zipped(header_json="{}"), "names no model (eval.model)"),
     ("sample.eval", LOG, "cannot be read as a log of Inspect"),
     ("cut.eval", b"PK\x03\x04" + b"0" * 100, "cannot be unpacked as zip"),

@@ -132,6 +132,63 @@ def test_surrogates_in_any_json_of_a_cell_are_one_row_refused(tmp_path: Path) ->
     assert import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet", drop_bad=True).dropped == 1
 
 
+ANSWERS = {
+    "response_a,response_b,prompt,model_a,model_b,winner": '"[""half \\ud83d""]",x,q,ant,bee,tie',
+    "prompt,chosen,chosen_model,rejected,rejected_model": (
+        'q,"[{""role"":""assistant"",""content"":""\\uDEAD""}]",ant,x,bee'
+    ),
+    "id,model_a,model_b,prompt,response_a,response_b,winner_model_a,winner_model_b,winner_tie": (
+        '1,ant,bee,"[""q""]",x,"[""half \\ud83d""]",1,0,0'
+    ),
+    "conversation_a,conversation_b,model_a,model_b,winner": (
+        '"[{""role"":""user"",""content"":""q""}]","[{""role"":""assistant"",""content"":""\\ud83d""}]",ant,bee,tie'
+    ),
+    "instruction,output_1,generator_1,output_2,generator_2,preference": 'q,"[""half \\ud83d""]",ant,x,bee,1',
+}
+
+
+@pytest.mark.parametrize("header", ANSWERS)
+def test_an_answer_with_half_of_a_letter_is_no_vote(header: str, tmp_path: Path) -> None:
+    cells = ANSWERS[header]
+    path = tmp_path / "v.csv"
+    path.write_text(f"{header}\n{cells.replace('ud83d', 'u0041').replace('uDEAD', 'u0041')}\n{cells}\n")
+    with pytest.raises(VoteError, match=r"row 3: \w+ holds half of a surrogate pair, which is not text"):
+        import_votes([path], tmp_path / "o.parquet")
+    done = import_votes([path], tmp_path / "o.parquet", drop_bad=True)
+    assert (done.rows, done.dropped) == (1, 1)
+
+
+def test_an_escape_in_an_answer_that_is_a_text_of_json_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "v.csv").write_text(
+        'prompt,model_a,model_b,response_a,response_b,winner\nq,ant,bee,"{""emoji"": ""\\ud83d""}",x,tie\n'
+    )
+    import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet")
+    assert [row["length_a"] for row in rows_of(tmp_path / "o.parquet")] == [len('{"emoji": "\\ud83d"}')]
+
+
+def test_a_list_of_turns_that_is_cut_is_no_words_of_a_prompt(tmp_path: Path) -> None:
+    columns = "id,model_a,model_b,prompt,response_a,response_b,winner_model_a,winner_model_b,winner_tie"
+    (tmp_path / "v.csv").write_text(f'{columns}\n1,ant,bee,"[""Hi"", ""th",x,y,1,0,0\n2,ant,bee,"[""Hi""]",x,y,1,0,0\n')
+    with pytest.raises(VoteError, match="row 2: prompt begins like a list of turns, and is not JSON"):
+        import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet")
+    assert import_votes([tmp_path / "v.csv"], tmp_path / "o.parquet", drop_bad=True).dropped == 1
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_row_that_is_too_long_is_named_or_dropped(ending: str, tmp_path: Path) -> None:
+    rows = [vote(0), vote(1, prompt="x" * (17 << 20)), vote(2)]
+    path = tmp_path / f"v.{ending}"
+    if ending == "csv":
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        lines_file(path, rows)
+    with pytest.raises(VoteError, match=r"(line 2|row 3): .*is longer than 16 MiB; leave it out"):
+        import_votes([path], tmp_path / "o.parquet")
+    done = import_votes([path], tmp_path / "o.parquet", drop_bad=True)
+    assert (done.rows, done.dropped) == (2, 1)
+
+
 def test_prompts_of_several_types_are_dropped_one_by_one(tmp_path: Path) -> None:
     prompts: list[Any] = ["Hi", ["Hi", {"role": "user", "content": 3}], ["Hi", "half \ud83d"], ["Hi", "then?"]]
     rows = [vote(number, prompt=prompt) for number, prompt in enumerate(prompts)]
