@@ -1,6 +1,6 @@
 """What can colluding voters do to a leaderboard, and how often are honest ones accused?
 
-    python -m benchmarks.collusion [--seeds 20] [--sets 200] [--large]
+    python -m benchmarks.collusion [--part attacks] [--seeds 20] [--sets 200] [--large]
 
 An arena of eight models: honest visitors vote a few times each, by a truth that differs between prompts, by tastes and
 sharpness of their own, with ties and a lean to the answer shown first. A hundred colluders lift the worst model.
@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
-from p2l.common.text_table import text_table
 from p2l.leaderboard import Leaderboard, fit
 from p2l.people import CastVotes, Examination, cast_votes, examine
 from p2l.people.robust import robust_factors
@@ -74,9 +74,9 @@ class Votes:
         """First and second models, and winners."""
         return self.first, self.second, self.winner
 
-    def cast(self, models: int) -> CastVotes:
-        """Return them as they are examined."""
-        return cast_votes(names_of(models), *self.columns, self.voter, network=self.network)
+    def cast(self, models: int, times: Floats | None = None) -> CastVotes:
+        """Return them as they are examined; `times` (N,) in seconds."""
+        return cast_votes(names_of(models), *self.columns, self.voter, network=self.network, times=times)
 
 
 def names_of(models: int) -> list[str]:
@@ -201,7 +201,8 @@ ATTACKS: Sequence[tuple[str, Attack, int, int]] = (
 """What is done, votes of each colluder, honest votes."""
 
 
-def _board(votes: Votes, weights: Floats | None, **options: Any) -> Leaderboard:
+def board_of(votes: Votes, weights: Floats | None, **options: Any) -> Leaderboard:
+    """Return the leaderboard of votes of some weights (N,)."""
     return fit(*votes.columns, models=names_of(MODELS), weights=weights, **options)
 
 
@@ -223,11 +224,11 @@ def attacked(attack: Attack, each: int, field: Field, seeds: int) -> list[str]:
         votes = people.and_those_of(attack(truth, each, rng))
         examination = examine(votes.cast(MODELS))
         beyond += examination.is_beyond
-        clean, weights = _board(people, None), weights_of(votes, examination)
+        clean, weights = board_of(people, None), weights_of(votes, examination)
         target = int(np.argmax(truth) if attack is against else np.argmin(truth))
         half = (clean.upper - clean.lower) / 2.0
         for is_weighed in (False, True):
-            board = _board(votes, weights if is_weighed else None, intervals=None)
+            board = board_of(votes, weights if is_weighed else None, intervals=None)
             held[is_weighed] += bool(((board.coefs >= clean.lower) & (board.coefs <= clean.upper)).all())
             moved[is_weighed].append(float(abs(board.coefs - clean.coefs)[target] / half[target]))
             ranks[is_weighed].append(int((board.coefs > board.coefs[target]).sum()) + 1)
@@ -262,19 +263,32 @@ def honest_sets(sets: int) -> tuple[int, float]:
     return accused, least
 
 
-def breakdown(seeds: int) -> list[list[str]]:
-    """Return rows of what becomes of a rising share of colluding votes, 1,900 honest ones beside them."""
+def _attacks(args: argparse.Namespace) -> str:
+    header = ["a hundred colluders", "votes of each", "honest votes", "held, as they are", "held, weighed"]
+    header += ["moved", "moved, weighed", "rank", "rank, weighed", "honest weight", "colluders' weight", "cannot tell"]
+    rows = [
+        [name, str(each), f"{votes:,}", *attacked(attack, each, Field(votes=votes), args.seeds)]
+        for name, attack, each, votes in ATTACKS
+    ]
+    return table(header, rows)
+
+
+def _breakdown(args: argparse.Namespace) -> str:
+    """Return a table of what becomes of a rising share of colluding votes, 1,900 honest ones beside them."""
     rows = []
     for each in (10, 19, 24, 29, 38):
-        results = attacked(chosen, each, Field(votes=1900), seeds)
-        share = _COLLUDERS * each / (1900 + _COLLUDERS * each)
-        rows.append([f"{share:.0%}", results[1], results[3], results[6], results[8]])
-    return rows
+        results = attacked(chosen, each, Field(votes=1900), args.seeds)
+        part = _COLLUDERS * each / (1900 + _COLLUDERS * each)
+        rows.append([f"{part:.0%}", results[1], results[3], results[6], results[8]])
+    return table(["colluding votes", "held, weighed", "moved, weighed", "honest weight", "cannot tell"], rows)
 
 
-def one_percent(seeds: int) -> list[list[str]]:
-    """Return rows of what one colluding vote in a hundred does, as they are, weighed and under `--robust`."""
-    rows = []
+def _one_percent(args: argparse.Namespace) -> str:
+    """Return a table of what one colluding vote in a hundred does, as they are, weighed and under `--robust`.
+
+    Of the model that moves most, in half-widths of its interval.
+    """
+    rows, seeds = [], max(1, args.seeds // 5)
     for honest_votes in (3000, 30_000):
         for each in (1, 2, 4, 8):
             moves, costs = list[list[float]](), list[float]()
@@ -282,31 +296,43 @@ def one_percent(seeds: int) -> list[list[str]]:
                 rng = np.random.default_rng([seed, 48])
                 truth, people = honest(Field(votes=honest_votes), rng)
                 votes = people.and_those_of(chosen(truth, each, rng, colluders=honest_votes // 100 // each))
-                clean = _board(people, None)
+                clean = board_of(people, None)
                 half = (clean.upper - clean.lower) / 2.0
-                boards = [_board(votes, weights, intervals=None) for weights in _three_weights(votes)]
+                boards = [board_of(votes, weights, intervals=None) for weights in _three_weights(votes)]
                 moves.append([float((np.abs(board.coefs - clean.coefs) / half).max()) for board in boards])
-                robust = _board(people, _three_weights(people)[2])
+                robust = board_of(people, _three_weights(people)[2])
                 costs.append(float(((robust.upper - robust.lower) / (clean.upper - clean.lower)).mean() ** 2 - 1.0))
             texts = [f"{value:.2f}" for value in np.median(moves, axis=0)]
             rows.append([f"{honest_votes:,}", str(each), *texts, f"{np.mean(costs):.1%}"])
-    return rows
+    header = ["honest votes", "votes of each colluder", "moved", "moved, weighed", "moved, robust"]
+    return table([*header, "cost on honest votes"], rows)
 
 
 def _three_weights(votes: Votes) -> tuple[Floats | None, Floats, Floats]:
     """Return no weights, those of voters, and those of voters and of their votes on models."""
     cast = votes.cast(MODELS)
     examination = examine(cast)
-    weights, factors, names = (
-        weights_of(votes, examination),
-        robust_factors(cast, examination.weights),
-        names_of(MODELS),
-    )
+    return None, weights_of(votes, examination), robust_weights(votes, cast, examination)
+
+
+def robust_weights(votes: Votes, cast: CastVotes, examination: Examination) -> Floats:
+    """Return the weight (N,) of each vote under `--robust`."""
+    factors, names = robust_factors(cast, examination.weights), names_of(MODELS)
     lesser = [
         min(factors.get((voter, names[a]), 1.0), factors.get((voter, names[b]), 1.0))
         for voter, a, b in zip(votes.voter, votes.first.tolist(), votes.second.tolist(), strict=True)
     ]
-    return None, weights, weights * np.array(lesser)
+    return weights_of(votes, examination) * np.array(lesser)
+
+
+def _honest(args: argparse.Namespace) -> str:
+    accused, least = honest_sets(args.sets)
+    header = ["honest sets", "with an accused voter", "least weight that a day of 5,000 votes keeps"]
+    return table(header, [[f"{args.sets}", f"{accused}", share(least, 1)]])
+
+
+PARTS = {"attacks": _attacks, "breakdown": _breakdown, "one-percent": _one_percent, "honest": _honest}
+"""What is printed, by name."""
 
 
 def large() -> str:
@@ -330,6 +356,9 @@ def build_parser() -> argparse.ArgumentParser:
     flags = parser("benchmarks.collusion", "What colluding voters can do to a leaderboard.")
     flags.add_argument("--seeds", type=positive, default=20, metavar="N", help="arenas of each attack")
     flags.add_argument("--sets", type=positive, default=200, metavar="N", help="honest sets")
+    flags.add_argument(
+        "--part", action="append", choices=PARTS, help="print this table; may be repeated (default: all)"
+    )
     flags.add_argument("--large", action="store_true", help="time one test of 2.2 million votes instead")
     return flags
 
@@ -340,20 +369,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.large:
         print(large())
         return
-    header = ["a hundred colluders", "votes of each", "honest votes", "held, as they are", "held, weighed"]
-    header += ["moved", "moved, weighed", "rank", "rank, weighed", "honest weight", "colluders' weight", "cannot tell"]
-    rows = [
-        [name, str(each), f"{votes:,}", *attacked(attack, each, Field(votes=votes), args.seeds)]
-        for name, attack, each, votes in ATTACKS
-    ]
-    print("\n".join(text_table(header, rows, left={0})), "\n")
-    header = ["colluding votes", "held, weighed", "moved, weighed", "honest weight", "cannot tell"]
-    print("\n".join(text_table(header, breakdown(args.seeds), left={0})), "\n")
-    header = ["honest votes", "votes of each colluder", "moved", "weighed", "robust", "cost on honest votes"]
-    print("one colluding vote in a hundred, the largest move of a model in half-widths of its interval:")
-    print("\n".join(text_table(header, one_percent(max(1, args.seeds // 5)))), "\n")
-    accused, least = honest_sets(args.sets)
-    print(f"{accused} of {args.sets} honest sets have an accused voter; an honest day keeps {least:.1%} of its weight")
+    for part in args.part or PARTS:
+        print(PARTS[part](args), "\n")
 
 
 if __name__ == "__main__":

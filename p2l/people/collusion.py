@@ -38,6 +38,7 @@ BREAKDOWN = 0.6
 """Share of the votes that are of accused voters, from which on nothing tells which side is honest: half, and those of
 people who agree with the accused by chance."""
 _STARTS = 4  # sets of voters that are left out first, beside none
+_STARTS_OF_ONE_SIZE = 2  # more, without voters who cast about as many votes
 _LEAST_VOTES_OF_ONE_KIND = 2  # of a voter on a model, from which on mostly favouring it is of interest
 _MOSTLY = 0.7
 _ROUNDS = 8
@@ -150,13 +151,10 @@ def examine(votes: CastVotes) -> Examination:
         states = [first, *(fitter.settle(start) for start in starts)]
     except P2LError:  # as of votes that are all ties, or without a vote that counts
         return Examination((), len(votes))
-    best = max(states, key=lambda state: state.log_likelihood)
+    likely = [state for state in states if not _trusts_one_model(votes, state)]
+    best = max(likely or states, key=lambda state: state.log_likelihood)
     suspect_votes = sum(voter.votes for voter in best.voters if voter.is_suspect)
-    is_beyond = (
-        suspect_votes >= BREAKDOWN * len(votes)
-        or any(best.contests(state) for state in states)
-        or _trusts_one_model(votes, best)
-    )
+    is_beyond = not likely or suspect_votes >= BREAKDOWN * len(votes) or any(best.contests(state) for state in likely)
     moves = () if suspect_votes == 0 else _moves(votes.models, best.board, fitter.board(np.ones(len(votes))))
     return Examination(tuple(best.voters), len(votes), moves, is_beyond)
 
@@ -298,14 +296,30 @@ def _starts(votes: CastVotes, state: _State, capped: Floats) -> list[Floats]:
     # Of the winner the chance is that of the vote, of the loser the rest.
     expected = np.bincount(won, chance, len(cells)) + np.bincount(lost, 1.0 - chance, len(cells))
     model, voter = cells % num_models, cells // num_models
+    sizes = votes.evidence.sizes
     candidates: list[tuple[float, npt.NDArray[np.bool_]]] = []
+    of_one_size: list[tuple[float, npt.NDArray[np.bool_]]] = []
     for sign in (1, -1):
         obeyed = wins if sign > 0 else number - wins
-        is_mostly = (number >= _LEAST_VOTES_OF_ONE_KIND) & (obeyed >= _MOSTLY * number)
+        mostly = obeyed >= _MOSTLY * number
+        is_mostly = mostly & (number >= _LEAST_VOTES_OF_ONE_KIND)
         excess = np.bincount(model, is_mostly * sign * (wins - expected), num_models)
         for favoured in np.argsort(-excess)[:_STARTS].tolist():
-            suspects = np.zeros(len(votes.voters), dtype=bool)
-            suspects[voter[is_mostly & (model == favoured)]] = True
-            candidates.append((float(excess[favoured]), np.append(suspects, False)[votes.voter]))
-    candidates.sort(key=lambda candidate: -candidate[0])
-    return [np.where(left_out, 0.0, capped) for excess, left_out in candidates[:_STARTS] if excess > 0]
+            candidates.append((float(excess[favoured]), _suspected(votes, voter[is_mostly & (model == favoured)])))
+        # Voters with a vote each tell nothing alone, but together with all who cast as few.
+        group = sizes[voter] * num_models + model
+        excess = np.bincount(group, sign * (wins - expected))
+        for favoured in np.argsort(-excess)[:_STARTS_OF_ONE_SIZE].tolist():
+            of_one_size.append((float(excess[favoured]), _suspected(votes, voter[mostly & (group == favoured)])))
+    starts = []
+    for those, most in ((candidates, _STARTS), (of_one_size, _STARTS_OF_ONE_SIZE)):
+        those.sort(key=lambda candidate: -candidate[0])
+        starts += [np.where(left_out, 0.0, capped) for excess, left_out in those[:most] if excess > 0]
+    return starts
+
+
+def _suspected(votes: CastVotes, voters: Ints) -> npt.NDArray[np.bool_]:
+    """Return which votes (N,) are of some voters."""
+    is_suspect = np.zeros(len(votes.voters) + 1, dtype=bool)
+    is_suspect[voters] = True
+    return np.asarray(is_suspect[votes.voter])

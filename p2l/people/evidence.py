@@ -11,8 +11,8 @@ The evidence is the ratio of the likelihoods of the voter's votes. That of a per
 normal, of a standard deviation that suits all voters. A person's ratio has the mean one, so that one of V people
 exceeds V / a with probability a at most (Markov): a voter who does is accused alone. The same holds of products over
 voters, with a share of rigged ones, and of means over shares and ways: they tell voters who are rigged in one way
-*together*, each by votes too few to accuse him, among all voters or those of one network, of the same minutes or on the
-same prompt. People who agree with them by chance are among the suspects then, in proportion.
+*together*, each by votes too few to accuse him, among all voters or those of one network, of the same minutes, on the
+same prompt, or with as many votes. People who agree with them by chance are among the suspects then, in proportion.
 
 Shapes: N votes, V voters, M models, K cells of a voter and a model that he was shown.
 """
@@ -37,7 +37,7 @@ SUSPECT = 0.5
 """Trust below which a voter is accused, and counts less."""
 _ALONE_ALARMS = 0.004  # probability that one of all people is accused alone
 _FEWEST_PEOPLE = 100  # as how many a few voters count: one in many is rigged, however few vote
-_TOGETHER_ALARMS = 0.003  # that people are accused together among all voters, and the same for each kind of group
+_TOGETHER_ALARMS = 0.0015  # that people are accused together among all voters, and the same for each kind of group
 _FAITHFUL = (0.95, 0.75)  # shares of its votes that a rigged voter may cast as rigged
 # Shares of the ways among voters who are accused alone: random, each of the two sides, for and against any model.
 _RANDOM = 0.25
@@ -49,8 +49,10 @@ _TASTE_POINT = 3.0**0.5
 _TASTE_WEIGHTS = np.log([2 / 3, 1 / 6, 1 / 6])
 _CARELESS_SHARE = 0.2  # of people
 _SHARES = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5])  # of rigged ones among all voters
-_SHARES_OF_GROUP = np.array([0.3, 0.6, 0.9])
-_LARGEST_GROUP = 0.5  # of the voters; a larger one is as good as all
+_SHARES_OF_GROUP = np.array([0.3, 0.6, 0.9, 0.97])
+_AS_MANY = "number of votes"
+_SIZES_IN_A_DOUBLING = 2  # 1, 2, 3 to 4, 5, 6 to 8, ... votes count as one number
+_LARGEST_GROUP = 0.9  # of the voters; a larger one is as good as all
 _EM_ROUNDS = 30
 _SMALLEST_SHARE = 1e-6  # of people or of a way, so that its logarithm is finite
 _LARGEST_EXPONENT = 700.0  # exp overflows beyond 709
@@ -135,11 +137,12 @@ class VoterEvidence:
             return [], 0.0
         taste = self._taste(log_likelihood)
         ratios = self._ratios(self._units, log_likelihood, taste)
-        share_of_people, together = self._together(ratios)
-        priors = [*together, *self._in_groups(log_likelihood, taste)]
+        priors = [*self._together(ratios), *self._in_groups(log_likelihood, taste)]
         # Of two leaderboards, the one that explains more votes is told by what they are, without any benefit of doubt.
         plain = self._odds(self._ratios(self._units, log_likelihood, 0.0), priors).log
-        gain = float(np.logaddexp(0.0, plain).sum() + len(plain) * np.log(share_of_people))
+        # That of a voter is a mean: over a person, whose odds are one, and over all the ways in which he may be rigged.
+        all_odds = 1.0 + sum((np.exp(prior.log_odds) * prior.members for prior in priors), np.zeros(len(plain)))
+        gain = float((np.logaddexp(0.0, plain) - np.log(all_odds)).sum())
         return self._sentenced(self._odds(ratios, priors)), gain
 
     def _odds(self, ratios: _Ratios, priors: Sequence[_RiggedPrior]) -> _Odds:
@@ -157,7 +160,7 @@ class VoterEvidence:
     def _sentenced(self, odds: _Odds) -> list[Voter]:
         """Return the voters with trust, weight and, of the accused, the reason."""
         trust = 1.0 / (1.0 + np.exp(np.minimum(odds.log, _LARGEST_EXPONENT)))
-        votes, kinds = self._votes, list(self.groups)
+        votes, kinds = self._votes, list(self._all_groups)
         cap = max(float(LEAST_CAP), LARGEST_SHARE * len(self.voter))
         weights = np.minimum(1.0, trust / SUSPECT) * np.minimum(1.0, cap / np.maximum(votes, 1))
         voters = []
@@ -172,6 +175,16 @@ class VoterEvidence:
     @cached_property
     def _votes(self) -> Ints:
         return np.bincount(self.voter[self.voter >= 0], minlength=len(self.names))
+
+    @cached_property
+    def _all_groups(self) -> dict[str, Ints]:
+        """The groups, and voters with about as many votes, as those are who throw their names away."""
+        return {**self.groups, _AS_MANY: np.append(self.sizes, -1)[self.voter]}
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Codes (V,) of about how many votes each voter cast."""
+        return np.ceil(_SIZES_IN_A_DOUBLING * np.log2(np.maximum(self._votes, 1))).astype(np.int64)
 
     @cached_property
     def _decided(self) -> Mask:
@@ -241,8 +254,8 @@ class VoterEvidence:
             best = np.maximum(best, largest)
         return total + np.log(_ALONE_ALARMS / max(size, _FEWEST_PEOPLE)), ways
 
-    def _together(self, ratios: _Ratios) -> tuple[float, list[_RiggedPrior]]:
-        """Return the share of people, and the ways in which voters are rigged together with the log odds of it."""
+    def _together(self, ratios: _Ratios) -> list[_RiggedPrior]:
+        """Return the ways in which voters are rigged together, with the log odds of it."""
         size = len(self.names)
         # Careless people are random together, and mean no ill.
         ways = [_Way(kind) for kind in ratios.plain if kind != "random"]
@@ -256,20 +269,19 @@ class VoterEvidence:
         least = np.log(len(ways) / _TOGETHER_ALARMS)
         active = [way for way, value in zip(ways, evidence, strict=True) if value >= least]
         if not active:
-            return 1.0, []
+            return []
         everybody = np.ones(size, dtype=bool)
         shares = _shares_of(np.stack([ratios.of(way) for way in active]))
-        priors = [
+        return [
             _RiggedPrior(float(np.log(share / shares[0])), way, everybody, -1)
             for way, share in zip(active, shares[1:].tolist(), strict=True)
             if share > 0
         ]
-        return float(shares[0]), priors
 
     def _in_groups(self, honest: Floats, taste: float) -> list[_RiggedPrior]:
         """Return the ways in which voters of one group are rigged together, with the log odds of being so."""
         priors = []
-        for place, codes in enumerate(self.groups.values()):
+        for place, codes in enumerate(self._all_groups.values()):
             rows = np.flatnonzero((self.voter >= 0) & (codes >= 0))
             pairs, unit = np.unique(codes[rows] * len(self.names) + self.voter[rows], return_inverse=True)
             group, voter = pairs // len(self.names), pairs % len(self.names)
@@ -300,12 +312,15 @@ class VoterEvidence:
         evidence = np.stack(sums)  # by kind, share and cell
         # Of the ways, which are 2 M for each group: one that no cell has is worth next to nothing.
         least = np.log(usable.sum() / _TOGETHER_ALARMS * 2 * num_models * len(_SHARES_OF_GROUP))
+        # Of each group the likeliest, since its members are rigged in one way if in any.
+        cases = np.argwhere(evidence >= least)
+        order = np.argsort(-evidence[tuple(cases.T)], kind="stable")
+        likeliest: dict[int, tuple[int, _Way, float]] = {}
         kinds = list(ratios.of_model)
-        return [
-            (int(at[place]), _Way(kinds[kind], int(cells[place] % num_models)), float(_SHARES_OF_GROUP[share]))
-            for kind, share, place in zip(*np.nonzero(evidence >= least), strict=True)
-            if evidence[kind, share, place] == evidence[kind, :, place].max()
-        ]
+        for kind, share, place in cases[order].tolist():
+            way = _Way(kinds[kind], int(cells[place] % num_models))
+            likeliest.setdefault(int(at[place]), (int(at[place]), way, float(_SHARES_OF_GROUP[share])))
+        return list(likeliest.values())
 
     def _reason(self, code: int, way: _Way, group: str) -> str:
         """Return what the votes of an accused voter look like."""

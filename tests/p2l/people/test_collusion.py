@@ -70,6 +70,21 @@ def test_a_network_is_seen_where_its_voters_are_too_new_to_be() -> None:
     assert not {f"x{n}" for n in range(12)} & {voter.name for voter in examine(without).suspects}
 
 
+@pytest.mark.parametrize("name", ["new name each vote, ten networks", "new name and network each vote"])
+def test_names_thrown_away_after_each_vote_do_not_hide_colluders(name: str) -> None:
+    attack = next(entry[1] for entry in ATTACKS if entry[0] == name)
+    row = attacked(attack, 8, Field(votes=3000), 2)
+    assert row[4] in {"1", "2"}, "as they are, the votes of colluders decide"
+    assert row[5] == "8"
+    assert float(row[7].rstrip("%")) < 5.0, "weight that is left to colluders"
+
+
+def test_voters_who_cast_one_honest_vote_each_are_not_accused() -> None:
+    for seed in range(5):
+        votes = honest(Field(votes=3000, per_voter=1.3), np.random.default_rng([seed, 47]))[1]
+        assert not examine(votes.cast(MODELS)).suspects
+
+
 def test_votes_without_voters_or_an_outcome_accuse_nobody() -> None:
     _, votes = people(0, 300)
     nameless = cast_votes(names_of(MODELS), *votes.columns, [None] * 300)
