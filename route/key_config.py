@@ -158,6 +158,8 @@ class ArenaConfig(Section):
     max_chars: Annotated[Whole, Field(ge=1)] = 4000
     mask_names: bool = False
     """Whether names are hidden in sentences in which an answer tells its own model or maker."""
+    work_bits: Annotated[Whole, Field(ge=0, le=24)] = 0
+    """Zero bits with which the hash of a vote's proof of work begins; 0 asks for none."""
 
 
 def key_in(text: str) -> str:

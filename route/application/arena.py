@@ -4,12 +4,16 @@ Whoever reaches the router may use it, within the limits of the key that the con
 network of visitors (`route.keep.visitors`). The pair is drawn as for `compare: true`, its sides at random, whoever
 asks; propensity and order are stored with the answers, and a vote goes where `POST /v1/feedback` goes. A battle can be
 voted on by the visitor who was shown both answers, once, since the names are told after it.
+
+Where the configuration asks for it, a vote carries a proof of work: a number behind the token of its battle whose hash
+begins with zero bits. The token is signed and good for one vote, so that nothing has to be kept for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -48,6 +52,7 @@ _FORM_SECONDS = 10.0
 _MOST_FIELDS = 10
 _COOKIE = "p2l-visitor"
 _LONGEST_TOKEN = 100
+_LONGEST_WORK = 20
 _VERDICTS = {
     "first": "A was better",
     "second": "B was better",
@@ -90,7 +95,7 @@ class Arena:
             return _closed()
         cookie = _cookie_of(request)
         if request.method == "GET":
-            return _keeping(cookie, request, _page(request))
+            return _keeping(cookie, request, self._page(request))
         texts = ["", ""]
         token = ""
         prompt = ""
@@ -104,8 +109,8 @@ class Arena:
                     elif name == "done":
                         token = content
         except ApiError as error:
-            return _page(request, status=error.status, prompt=prompt, problem=str(error))
-        return _keeping(cookie, request, _page(request, prompt=prompt, texts=texts, token=token))
+            return self._page(request, status=error.status, prompt=prompt, problem=str(error))
+        return _keeping(cookie, request, self._page(request, prompt=prompt, texts=texts, token=token))
 
     async def answers(self, request: Request) -> Response:
         """Stream both answers as events: `0` and `1` with text, then `done` with what to vote on, or `problem`."""
@@ -142,6 +147,8 @@ class Arena:
             request_id = service.feedback.ids.shown_to(token, _cookie_of(request))
             if request_id is None:
                 raise ApiError(403, "not_shown", "this browser was not shown these answers, or keeps no cookies")
+            if not _is_work(token, fields.get("work", ""), self.settings.work_bits):
+                raise ApiError(403, "no_work", "this arena asks for a proof of work, which its page does with scripts")
             limits = VoteLimits(of_prefix=self.settings.votes_per_day, once=True)
             stored = await service.vote(Vote(request_id, verdict), self.key(), visitors=limits)
             if isinstance(stored, Refusal):
@@ -163,7 +170,12 @@ class Arena:
             shown, status = {"problem": str(error)}, error.status
         if is_part:
             return fragment(request, render("route.application/verdict.html", **_NOTHING | shown), status=status)
-        return _page(request, status=status, **shown)
+        return self._page(request, status=status, **shown)
+
+    def _page(self, request: Request, *, status: int = 200, **more: Any) -> Response:
+        nothing = {"title": "Arena", "prompt": "", "texts": None, "token": "", **_NOTHING}
+        shown = nothing | {"work_bits": self.settings.work_bits} | more
+        return page(request, "route.application/arena.html", status=status, **shown)
 
     async def _prompt(self, request: Request) -> str:
         """Return the prompt of a form; raise `ApiError` for one that cannot be asked now."""
@@ -315,11 +327,6 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def _page(request: Request, *, status: int = 200, **more: Any) -> Response:
-    shown = {"title": "Arena", "prompt": "", "texts": None, "token": "", **_NOTHING, **more}
-    return page(request, "route.application/arena.html", status=status, **shown)
-
-
 def _cookie_of(request: Request) -> str:
     """Return the cookie of a visitor, a new one where the browser has none."""
     cookie = request.cookies.get(_COOKIE, "")
@@ -342,6 +349,16 @@ def _address_of(request: Request, proxies: int) -> str:
     if 0 < proxies <= len(forwarded):
         return forwarded[-proxies]
     return request.client.host if request.client else ""
+
+
+def _is_work(token: str, work: str, bits: int) -> bool:
+    """Return whether a number behind a token makes a hash that begins with so many zero bits; with 0 anything does."""
+    if not bits:
+        return True
+    if not (work.isascii() and work.isdigit() and len(work) <= _LONGEST_WORK):
+        return False
+    digest = hashlib.sha256(f"{token}.{work}".encode()).digest()
+    return int.from_bytes(digest, "big") >> (8 * len(digest) - bits) == 0
 
 
 def _closed() -> Response:

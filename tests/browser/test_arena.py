@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,28 @@ def test_a_click_votes_too_and_the_next_pair_is_another(visit: Visits, arena: st
         page.wait_for_selector("#vote:not([hidden])")
         page.click(f"text={verdict}")
         page.wait_for_selector(f"#verdict >> text={told}")
+
+
+def test_the_page_does_the_work_that_a_vote_carries(visit: Visits, tmp_path: Path) -> None:
+    config = {
+        "keys": [{"key": "the-key-of-the-arena", "name": "arena"}],
+        "arena": {"key": "arena", "per_minute": 1000, "work_bits": 10},
+        "database": "router.sqlite",
+    }
+    with router_in_a_thread(tmp_path, **config) as url:
+        opened = visit(f"{url}/arena")
+        page = opened.page
+        for verdict in ("A is better", "Both bad"):
+            page.fill("#prompt", "hello")
+            page.click("text=Ask two models")
+            page.wait_for_selector("#vote:not([hidden])")
+            page.click(f"text={verdict}")
+            page.wait_for_selector("#verdict table")
+        assert opened.complaints == []
+        bare = visit(f"{url}/arena", java_script_enabled=False).page
+        bare.fill("#prompt", "hello")
+        bare.click("text=Ask two models")
+        assert "which needs scripts" in bare.inner_text("#vote")
 
 
 def test_it_can_be_used_without_scripts(visit: Visits, arena: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -233,6 +235,34 @@ def test_a_network_votes_as_often_a_day_as_the_arena_says(tmp_path: Path) -> Non
         assert voted == [200, 200, 429]
 
     run(tmp_path, check, arena={"key": "arena", "votes_per_day": 2})
+
+
+def test_a_vote_carries_a_proof_of_work_where_the_arena_asks_for_it(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        token, other = await battle(router), await battle(router)
+        for work in (None, "", "-1", "x", "9" * 21, unworked(token, bits=8), worked(other, bits=8)):
+            fields = {"battle": token, "verdict": "first"} | ({} if work is None else {"work": work})
+            status, told = await post(router, "/arena/vote", fields, **{"hx-request": "true"})
+            assert status == 403
+            assert "proof of work" in told
+        assert rows(tmp_path / "router.sqlite", "SELECT 1 FROM votes") == []
+        fields = {"battle": token, "verdict": "first", "work": worked(token, bits=8)}
+        assert (await post(router, "/arena/vote", fields))[0] == 200
+        assert (await post(router, "/arena/vote", fields))[0] == 409, "it is good for one vote"
+
+    run(tmp_path, check, arena={"key": "arena", "work_bits": 8})
+
+
+def zero_bits(token: str, number: int) -> int:
+    return 256 - int(hashlib.sha256(f"{token}.{number}".encode()).hexdigest(), 16).bit_length()
+
+
+def worked(token: str, *, bits: int) -> str:
+    return str(next(number for number in itertools.count() if zero_bits(token, number) >= bits))
+
+
+def unworked(token: str, *, bits: int) -> str:
+    return str(next(number for number in itertools.count() if zero_bits(token, number) < bits))
 
 
 def test_battles_without_a_vote_are_counted_in_the_next_vote(tmp_path: Path) -> None:

@@ -29,13 +29,32 @@
     }
   }
 
-  function take(name, content) {
+  // The first number that, behind the token, has a SHA-256 that begins with so many zero bits (32 at most).
+  async function work(token, bits, signal) {
+    const encoder = new TextEncoder();
+    for (let number = 0; !signal.aborted; number += 1) {
+      const hash = await crypto.subtle.digest("SHA-256", encoder.encode(`${token}.${number}`));
+      if (Math.clz32(new DataView(hash).getUint32(0)) >= bits) return String(number);
+    }
+    return "";
+  }
+
+  async function open(token, signal) {
+    const bits = Number(vote.dataset.workBits);
+    if (bits) {
+      if (!crypto.subtle) return show("Votes here carry a proof of work, which browsers do on https pages alone.");
+      vote.elements.work.value = await work(token, bits, signal);
+      if (signal.aborted) return undefined;
+    }
+    vote.elements.battle.value = token;
+    vote.hidden = false;
+    vote.querySelector("button").focus({ preventScroll: true });
+    return undefined;
+  }
+
+  function take(name, content, signal) {
     if (name === "done") {
-      if (!content) return show("There is nothing to vote on: a model did not answer.");
-      vote.elements.battle.value = content;
-      vote.hidden = false;
-      vote.querySelector("button").focus({ preventScroll: true });
-      return undefined;
+      return content ? open(content, signal) : show("There is nothing to vote on: a model did not answer.");
     }
     if (name === "problem") return show(content);
     panes[Number(name)].append(content);
@@ -54,7 +73,7 @@
     try {
       const response = await fetch("/arena/answers", { method: "POST", body: new URLSearchParams(new FormData(ask)), signal });
       if (!response.ok) return show(await response.text());
-      for await (const [name, content] of events(response.body)) take(name, content);
+      for await (const [name, content] of events(response.body)) await take(name, content, signal);
     } catch (error) {
       if (error.name !== "AbortError") show("The connection ended; ask again.");
     }
