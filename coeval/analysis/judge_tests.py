@@ -22,7 +22,7 @@ Shapes: J judges, S students, G groups of clusters.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -34,9 +34,9 @@ from coeval.analysis.panel import (
     effective_number,
     error_correlation,
     item_products,
-    length_worth,
     loadings,
     shared_errors,
+    two_way,
     within_students_of,
 )
 from coeval.analysis.statistics import Floats, grouped, holm, jackknifed, t_limits, two_sided
@@ -50,6 +50,7 @@ _BLUNT = 1.0 / 3.0  # of the others' sharpness, below which a judge is constant 
 _ONE_SCORE = 0.95  # share of one score that makes a judge constant
 _MIN_CLUSTERS_FOR_TEST = 3  # of prompts
 _ALS_STEPS = 60
+_LENGTH_GROUPS = 128  # of clusters, for the jackknife of slopes on length
 
 
 @dataclass(frozen=True)
@@ -368,43 +369,67 @@ def _rank_one(z: Floats, used: Mask, weights: Floats) -> Floats:
 
 
 def _verbosity(fit: Fit) -> Iterator[_Test]:
-    """Test each judge's slope on length against what its sharpness and the others' slopes let expect.
+    """Test each judge's slope on length against the median of what each other judge's slope lets expect of it.
 
-    Both are of scores about each judge's of a student and an item, since a scale with ends bends what a judge makes of
-    students who are far apart; the uncertainty of sharpness is in the jackknife.
+    Another's slope is taken to this judge's sharpness by how far both follow the same ranks of answers, those by all
+    judges but these two, as normal quantiles. So no two judges' scores meet in a product: sharp ones, who meet the ends
+    of a scale at the same answers, would share more than what quality moves them by.
     """
     table, judges = fit.table, fit.judges
-    if int(judges.slope_influence.any(axis=1).sum()) < _MIN_CLUSTERS_FOR_TEST:
+    clusters, size = len(judges.slope_influence), table.judges
+    measured = judges.slope_influence.any(axis=0)
+    seeing = np.flatnonzero(judges.sees & measured)
+    if int(judges.slope_influence.any(axis=1).sum()) < _MIN_CLUSTERS_FOR_TEST or len(seeing) < 2:
         return
+    groups = min(clusters, _LENGTH_GROUPS)
+    group = np.random.default_rng(0).permutation(clusters) % groups
+    influence = np.zeros((groups, size))
+    np.add.at(influence, group, judges.slope_influence)
+    drawn = np.concatenate([judges.slope[None], judges.slope - influence])  # (1 + G, J): whole, then without each group
     rest = within_students_of(table, table.scores - table.length[:, None] * judges.slope, fit.counts)
-    products = item_products(table, rest, fit.counts)
-    cross, count = (_by_cluster(fit, values) for values in (products.cross, products.count))
-    slopes = judges.slope - grouped(judges.slope_influence)
-
-    def effects(slopes: Floats, cross: Floats, count: Floats) -> Floats:
-        """Return slopes (G, J) less what is expected of them."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            covariance = np.where(count > 1e-9, cross / count, np.nan)
-            sd = np.sqrt(np.maximum(np.nan_to_num(np.einsum("gjj->gj", covariance)), 0.0))
-            correlation = np.clip(covariance / (sd[:, :, None] * sd[:, None, :]), -1.0, 1.0)
-        reliability = loadings(correlation - judges.shared, count) * (sd > 0)
-        sharpness, noise = reliability * sd, sd**2 * np.maximum(1.0 - reliability**2, LEAST_NOISE)
-        worth = np.zeros(slopes.shape)
-        for group, (slope, sharp, rest) in enumerate(zip(slopes, sharpness, noise, strict=True)):
-            drawn = replace(judges, slope=slope, sharpness=sharp, noise=rest, counting=rest)
-            worth[group] = [length_worth(drawn, without=judge) for judge in range(len(slope))]
-        return np.asarray(slopes - sharpness * worth)
-
-    whole, groups = (cross.sum(axis=0), count.sum(axis=0)), (cross, count)
-    total = effects(judges.slope[None], *(sums[None] for sums in whole))[0]
-    tested = jackknifed(total, effects(slopes, *(sums - part for sums, part in zip(whole, groups, strict=True))))
-    two = two_sided(total, tested.variance, tested.freedom)
-    p_values = np.where(total > 0, two / 2.0, 1.0 - two / 2.0)  # one-sided: for length, not against
-    for judge in np.flatnonzero(judges.slope_influence.any(axis=0)).tolist():
-        if not (judges.information * (np.arange(len(total)) != judge)).any():
+    of_row = group[table.cluster[table.item]]
+    for judge in np.flatnonzero(measured).tolist():
+        expected = []
+        for other in seeing[seeing != judge].tolist():
+            rank = _ranks_without(fit, (judge, other))
+            both = fit.counts[:, judge] & fit.counts[:, other] & np.isfinite(rank)
+            if not both.any():
+                continue
+            rank = two_way(rank[both], table.item[both], table.student[both], (len(table.items), table.students))
+            follows = [np.bincount(of_row[both], rank * rest[both, one], minlength=groups) for one in (judge, other)]
+            mine, theirs = (np.concatenate([[part.sum()], part.sum() - part]) for part in follows)
+            if (theirs > 0).all():
+                expected.append(drawn[:, other] * mine / theirs)
+        if not expected:
             continue
-        limits = (float(tested.lower[judge]), float(tested.upper[judge]))
-        yield _Test(judge, VERBOSITY, float(total[judge]), limits, float(p_values[judge]))
+        effect = drawn[:, judge] - np.median(expected, axis=0)
+        tested = jackknifed(effect[:1], effect[1:, None])
+        two = float(two_sided(effect[0], tested.variance[0], tested.freedom[0]))
+        p_value = two / 2.0 if effect[0] > 0 else 1.0 - two / 2.0  # one-sided: for length, not against
+        limits = (float(tested.lower[0]), float(tested.upper[0]))
+        yield _Test(judge, VERBOSITY, float(effect[0]), limits, p_value)
+
+
+def _ranks_without(fit: Fit, two: tuple[int, int]) -> Floats:
+    """Return normal quantiles of the ranks of answers (R,) by all judges but two, or by these where there is no third.
+
+    NaN of answers that no such judge scored.
+    """
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
+
+    table, judges = fit.table, fit.judges
+    evidence = np.where(judges.sees, judges.evidence, 0.0)
+    left = evidence * ~np.isin(np.arange(table.judges), two)
+    evidence = left if left.any() else evidence
+    below = fit.counts @ (evidence * judges.sharpness)
+    severity = np.nan_to_num(fit.solution.severity)[table.task]
+    scores = np.where(fit.counts, table.scores - severity - table.length[:, None] * judges.slope, 0.0)
+    quality = np.divide(scores @ evidence, below, out=np.full(len(below), np.nan), where=below > 0)
+    known = np.isfinite(quality)
+    ranks = np.full(len(quality), np.nan)
+    ranks[known] = ndtri((rankdata(quality[known]) - 0.5) / max(int(known.sum()), 1))
+    return ranks
 
 
 def _by_cluster(fit: Fit, values: Floats) -> Floats:

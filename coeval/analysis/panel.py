@@ -402,9 +402,9 @@ def weighed_panel(judges: JudgeFit, means: Floats, sampling: Floats, items: floa
     return replace(judges, counting=counting, taste=taste)
 
 
-def length_worth(judges: JudgeFit, without: int = -1) -> float:
-    """Return beta by the median of judges, without one of them where that is given."""
-    weights = judges.information * (np.arange(len(judges.slope)) != without)
+def length_worth(judges: JudgeFit) -> float:
+    """Return beta by the median of judges."""
+    weights = judges.information
     safe = np.where(judges.sharpness > 0, judges.sharpness, 1.0)
     values = judges.slope / safe
     # The weighted median, between two that share it: most judges are taken not to favour length for its own sake.
