@@ -239,7 +239,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     # Spare rows are zero and stay so: no vote gives them a gradient, and decay of zero is zero.
     model.widen(_room_for(len(model.model_list), rows))
     votes: Any = stream if past is None else StreamWithPast(past, stream)
-    values = _covariates(config, model, stream, votes)
+    values = _covariates(config, model, stream, past)
     validation = _open_validation(config, stream, model) if options.run.eval_steps is not None else None
 
     def new_trainer(model: P2LModel, tokenizer: PromptTokenizer | None) -> Trainer:
@@ -287,16 +287,24 @@ def learned_votes(checkpoint: str | None) -> int:
     return 0 if resume is None else read_state(resume).num_votes
 
 
-def _covariates(config: OnlineConfig, model: P2LModel, stream: VoteStream, whole: Any) -> nuisance.Values | None:
+def _covariates(
+    config: OnlineConfig, model: P2LModel, stream: VoteStream, past: VoteStore | None
+) -> nuisance.Values | None:
     """Give the model the covariates of the configuration, and return their values; VoteError if votes lack a column."""
     if not nuisance.continues(model, config.covariates):
         names, loss_type = config.covariates, config.loss_type
         model.covariates = nuisance.begin_stream(names, stream, loss_type) if names else None
     if model.covariates is None:
         return None
-    if isinstance(stream, VoteStore) and whole is stream:
-        return nuisance.values_of_store(model.covariates, stream)
-    return nuisance.values_of_rows(model.covariates, whole)
+    of_stream = (
+        nuisance.values_of_store(model.covariates, stream)
+        if isinstance(stream, VoteStore)
+        else nuisance.values_of_rows(model.covariates, stream)
+    )
+    if past is None:
+        return of_stream
+    whole, of_past = StreamWithPast(past, stream), nuisance.values_of_store(model.covariates, past)
+    return lambda ids: torch.stack(whole.gathered(ids, of_past, of_stream))
 
 
 def _schedule(

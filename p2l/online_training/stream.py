@@ -153,22 +153,22 @@ class StreamWithPast:
 
     def prompts(self, ids: Ids) -> list[list[str]]:
         """Return the user's turns of each vote."""
-        return self._rows(ids, self.past.prompts, self.stream.prompts)
+        return self.gathered(ids, self.past.prompts, self.stream.prompts)
 
     def rows(self, ids: Ids) -> list[dict[str, Any]]:
         """Return all columns of each vote."""
-        return self._rows(ids, self.past.rows, self.stream.rows)
+        return self.gathered(ids, self.past.rows, self.stream.rows)
 
     def labels(self, ids: Ids) -> NDArray[Any]:
         """Return `[winner, loser, tie]` (n, 3) int32."""
-        return np.array(self._rows(ids, self.past.labels, self.stream.labels), dtype=np.int32).reshape(-1, 3)
+        return np.array(self.gathered(ids, self.past.labels, self.stream.labels), dtype=np.int32).reshape(-1, 3)
 
     def weights(self, ids: Ids) -> NDArray[np.float64]:
         """Return weights (n,)."""
-        return np.array(self._rows(ids, self.past.weights, self.stream.weights), dtype=np.float64)
+        return np.array(self.gathered(ids, self.past.weights, self.stream.weights), dtype=np.float64)
 
-    def _rows(self, ids: Ids, past: Callable[[Any], Any], stream: Callable[[Any], Any]) -> list[Any]:
-        """Return what both sources have of some votes, in the order of the ids."""
+    def gathered(self, ids: Ids, past: Callable[[Any], Any], stream: Callable[[Any], Any]) -> list[Any]:
+        """Return what both sources have of some votes, in the order of the ids; each reads places of its own."""
         places = np.asarray(ids, dtype=np.int64)
         is_past = places < 0
         entries: list[Any] = [None] * len(places)

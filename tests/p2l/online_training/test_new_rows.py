@@ -117,3 +117,21 @@ def test_ids_below_zero_are_past_votes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(both.labels(ids), np.concatenate(parts))
     assert both.weights(ids).tolist() == [1.0] * 4
     assert len(both) == 20
+
+
+def test_a_model_with_covariates_goes_on_with_the_votes_before_the_stream(command: Command, tmp_path: Path) -> None:
+    """What `p2l train --control` writes is followed with replay, and votes past and new count with their covariate."""
+    past = [{**row, "hall": "AB"[number % 2]} for number, row in enumerate(rows(300, 5))]
+    votes = write_votes(tmp_path / "votes.jsonl", past)
+    bag, made = tmp_path / "bag", ("--quiet", "--votes", votes)
+    for words in (
+        ("init", *made, "--model-type", "tfidf", "--output", bag, "--min-df", "1"),
+        ("train", *made, "--backbone", bag, "--control", "hall", "--output", tmp_path / "model"),
+    ):
+        done = command("python", "-m", "p2l.cli", *words)
+        assert done.returncode == 0, done.stderr
+    new = [{**row, "hall": "AB"[number % 2]} for number, row in enumerate(rows(200, 6, new=("best",)))]
+    run = follow(tmp_path / "model", write_votes(tmp_path / "new.jsonl", new))
+    model = P2L.from_pretrained(run, device="cpu")
+    assert "best" in model.model_list
+    assert {effect.name.split(" = ")[0] for effect in model.effects()} == {"hall"}
