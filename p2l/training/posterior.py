@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.newton import derivatives, one_blas_thread, shift_invariant
 from p2l.likelihood import Likelihood, targets
 from p2l.model import backbones
@@ -42,6 +43,7 @@ from p2l.model.reader_inputs import ReaderTokenizer
 from p2l.model.scratch import words_and_form
 from p2l.model.tfidf import TfidfTokenizer, WordUsage
 from p2l.model.tokenizer import load_tokenizer
+from p2l.training import covariates
 from p2l.training.forecasts import ListedVotes, marginal_board
 from p2l.training.trainer import distinct
 from p2l.votes import VoteStore
@@ -126,6 +128,8 @@ class PlainVotes(NamedTuple):
     words: TfidfTokenizer | None = None
     """The vocabulary that `usage` refers to, for a model that does not read words itself."""
     usage: WordUsage | None = None
+    shift: Floats | None = None
+    """(N, 3) by which covariates move winners, losers and eta."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ def fit_posterior(
     It reads some of the prompts again, by default as many as their reading is cheap, and takes seconds besides.
     """
     most = most_prompts or (SAMPLE_PROMPTS if model.has_frozen_inputs else SAMPLE_PROMPTS_OF_TEXT_MODEL)
-    fitted = marginal_board(votes, model.likelihood.name, weighted=weighted)
+    fitted, shift = _one_leaderboard(model, votes, weighted=weighted)
     board = HeadStart(fitted.coefs, fitted.eta, fitted.gamma)
     rng = np.random.default_rng(42)
     held = votes.held() if isinstance(votes, VoteStore) else None
@@ -182,14 +186,24 @@ def fit_posterior(
         inputs, words = words_and_form(turns)
         usage = None if words is None else words.usage(turns)
         plain_rows, plain_prompt = _among(chosen, about)
-        unshaped = PlainVotes(inputs, plain_prompt, votes.labels(ids[plain_rows]), words, usage)
-    posterior = posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped)
+        moved = None if shift is None else shift[ids[plain_rows]]
+        unshaped = PlainVotes(inputs, plain_prompt, votes.labels(ids[plain_rows]), words, usage, moved)
+    moved = None if shift is None else shift[ids[rows]]
+    posterior = posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped, moved)
     weights = votes.weights(ids[rows]) if weighted else np.ones(len(rows))
     columns = _columns(votes, ids[rows], prompt) if isinstance(votes, VoteStore) else None
     kept = KeptVotes.of(
         votes.model_list, hashes[order[:most]], known.inputs, prompt, labels, weights, len(votes), columns
     )
     return FittedVotes(posterior, kept)
+
+
+def _one_leaderboard(model: P2LModel, votes: ListedVotes, *, weighted: bool) -> tuple[Leaderboard, Floats | None]:
+    """Return one leaderboard of all votes, and by how much the model's covariates move each vote (N, 3) beside it."""
+    if model.covariates is None or not isinstance(votes, VoteStore):
+        return marginal_board(votes, model.likelihood.name, weighted=weighted), None
+    board = covariates.begin(model.covariates.names, votes, model.likelihood.name, weighted=weighted)[1]
+    return board, covariates.shifts(model.covariates, votes, board)[1]
 
 
 def _columns(votes: VoteStore, ids: Ints, prompt: Ints) -> dict[str, list[str | None]]:
@@ -229,20 +243,22 @@ def posterior_of(
     num_votes: int,
     rng: np.random.Generator,
     unshaped: PlainVotes | None = None,
+    shift: Floats | None = None,
 ) -> Posterior:
     """Fit the posterior to a sample of `num_votes` votes: labels (N, 3), each on one of Q prompts, by `prompt` (N,).
 
-    `board` is the one leaderboard of all votes, towards which strange prompts are shrunk. `unshaped` are votes whose
-    inputs were not trained on them, where those of `prompts` were.
+    `board` is the one leaderboard of all votes, towards which strange prompts are shrunk, and `shift` (N, 3) is by how
+    much covariates move winner, loser and eta beside it. `unshaped` are votes whose inputs were not trained on them,
+    where those of `prompts` were.
     """
     with one_blas_thread():
-        sample = _sample(prompts, prompt, labels, board, likelihood)
+        sample = _sample(prompts, prompt, labels, board, likelihood, shift)
         process = PromptProcess.of(sample.inputs, _information(sample), rng)
         if unshaped is None:
             prior = _estimate(sample, sample, process, rng)
         else:
             level = KnownPrompts(unshaped.inputs, np.tile(board.coefs, (len(unshaped.inputs), 1)))
-            plain = _sample(level, unshaped.prompt, unshaped.labels, board, likelihood)
+            plain = _sample(level, unshaped.prompt, unshaped.labels, board, likelihood, unshaped.shift)
             plain_process = PromptProcess.of(plain.inputs, _information(plain), rng)
             prior = _estimate(plain, sample, plain_process, rng)
         tensors = _components(sample, prior, process, num_votes, grounded=not shift_invariant(likelihood))
@@ -273,11 +289,18 @@ def write_posterior(folder: Path, votes: VoteStore, device: torch.device, *, wei
 
 
 def _sample(
-    prompts: KnownPrompts, prompt: Ints, labels: NDArray[Any], board: HeadStart, likelihood: Likelihood
+    prompts: KnownPrompts,
+    prompt: Ints,
+    labels: NDArray[Any],
+    board: HeadStart,
+    likelihood: Likelihood,
+    shift: Floats | None,
 ) -> _Sample:
     labels = labels.astype(np.int64)
-    winner, loser = board.coefs[labels[:, 0]], board.coefs[labels[:, 1]]
-    logs, slopes, _ = derivatives(likelihood, winner, loser, board.eta, board.gamma)
+    moved = np.zeros((len(labels), 3)) if shift is None else shift
+    winner, loser = (board.coefs[labels[:, side]] + moved[:, side] for side in (0, 1))
+    eta = None if board.eta is None else board.eta + moved[:, 2]
+    logs, slopes, _ = derivatives(likelihood, winner, loser, eta, board.gamma)
     slopes = slopes[..., :2]
     score = np.einsum("nk,nkp->np", np.asarray(targets(likelihood, labels[:, 2]), dtype=np.float64), slopes)
     fisher = np.einsum("nk,nkp,nkq->npq", np.exp(logs), slopes, slopes)

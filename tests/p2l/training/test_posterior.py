@@ -259,3 +259,33 @@ def test_the_command_names_a_folder_that_is_not_there(command: Command, tmp_path
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "no such folder" in done.stderr
+
+
+def test_strange_prompts_go_towards_a_leaderboard_beside_which_covariates_stand(
+    command: Command, tmp_path: Path
+) -> None:
+    """Ten equal models; in hall A, where five of them were asked, every other answer is bad, in hall B none is."""
+    rng = np.random.default_rng(0)
+    halls = {"A": [f"m{n}" for n in range(6)], "B": [f"m{n}" for n in range(5, 10)]}
+    votes = []
+    for number in range(900):
+        hall = "AB"[number % 2]
+        a, b = rng.choice(halls[hall], 2, replace=False)
+        bad = hall == "A" and rng.random() < 0.5
+        winner = "tie (bothbad)" if bad else str(rng.choice(["model_a", "model_b", "tie"]))
+        votes.append({"prompt": f"question {number % 150}", "model_a": a, "model_b": b, "winner": winner, "hall": hall})
+    file, bag = write_votes(tmp_path / "votes.jsonl", votes), tmp_path / "bag"
+    words = ("--quiet", "--votes", file)
+    for line in (
+        ("init", *words, "--model-type", "tfidf", "--output", bag, "--min-df", "1"),
+        ("train", *words, "--backbone", bag, "--control", "hall", "--output", tmp_path / "model"),
+    ):
+        done = command("python", "-m", "p2l.cli", *line)
+        assert done.returncode == 0, done.stderr
+    posterior = Posterior.load(tmp_path / "model", 10)
+    assert posterior is not None
+    of_hall = posterior.coefs.numpy()
+    assert abs(of_hall[:5].mean() - of_hall[6:].mean()) < 0.5
+    with open_votes(file) as store:
+        uncontrolled = marginal_board(store, "grk").coefs
+    assert uncontrolled[6:].mean() - uncontrolled[:5].mean() > 1.0
