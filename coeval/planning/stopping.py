@@ -82,8 +82,12 @@ async def evaluate_until_decided(stage: Stage, confidence: float) -> Outcome:
     meta = Meta(stage.run)
     meta.update(decided=None)
     outcome = Outcome()
+    judged = await asyncio.to_thread(_judged_items, stage.run) if total else 0
     for number in looks(total):
-        stage.item_limits = {task: math.ceil(number * count / max(total, 1)) for task, count in numbers.items()}
+        limits = {task: math.ceil(number * count / max(total, 1)) for task, count in numbers.items()}
+        if sum(limits.values()) < judged and number < total:
+            continue  # a run that goes on has more items already
+        stage.item_limits = limits
         part = await evaluate(stage)
         outcome.add(part)
         if part.stopped or part.refused or stage.halted is not None or number == total:
@@ -93,10 +97,17 @@ async def evaluate_until_decided(stage: Stage, confidence: float) -> Outcome:
         if name:
             meta.update(decided={"first": name, "confidence": confidence, "items": dict(stage.item_limits)})
             stage.log.info(
-                f"evaluation: stop: first place is decided at {confidence:.0%}: {name}, after {number} of {total} items"
+                f"evaluation: stop: first place is decided at {confidence:.0%}: {name}, after {sum(limits.values())} of "
+                f"{total} items"
             )
             break
     return outcome
+
+
+def _judged_items(run: Run) -> int:
+    """Return how many items of a run have scores or verdicts."""
+    loaded = load_run(run.folder)
+    return len({*np.unique(loaded.units.datapoint).tolist(), *(verdict.datapoint for verdict in loaded.verdicts)})
 
 
 def _decided(run: Run, confidence: float) -> str:

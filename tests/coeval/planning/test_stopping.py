@@ -97,6 +97,26 @@ def test_a_run_ends_when_first_place_is_decided_and_goes_on_without_the_key(
     assert len(ids(run, "evaluation")) == ITEMS * 3 * 2
 
 
+def test_a_run_that_goes_on_counts_all_items_that_were_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockServer() as server:
+        config = judged_run(tmp_path, server)
+        more = yaml.safe_load(config.read_text())
+        fewer = yaml.safe_load(config.read_text())
+        fewer["tasks"][0]["sampling"]["total"] = 30
+        config.write_text(yaml.safe_dump(fewer))
+        assert coeval("run", "--config", config) == 0
+        more["experiment"]["stop_at"] = 0.95
+        config.write_text(yaml.safe_dump(more))
+        capsys.readouterr()
+        assert coeval("run", "--config", config, "--continue") == 0
+    judged = {record["datapoint_id"] for record in records(run_of(tmp_path), "evaluation")}
+    assert len(judged) >= 30
+    assert meta_of(run_of(tmp_path))["decided"]["items"] == {"mail": len(judged)}
+    assert f"bee, after {len(judged)} of {ITEMS} items" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("mode", ["single", "pairwise"])
 def test_what_failed_is_not_asked_again_by_the_next_look(tmp_path: Path, mode: str) -> None:
     with MockServer() as server:
