@@ -97,8 +97,8 @@ async def evaluate_until_decided(stage: Stage, confidence: float) -> Outcome:
         if name:
             meta.update(decided={"first": name, "confidence": confidence, "items": dict(stage.item_limits)})
             stage.log.info(
-                f"evaluation: stop: first place is decided at {confidence:.0%}: {name}, after {sum(limits.values())} of "
-                f"{total} items"
+                f"evaluation: stop: first place is decided at {confidence:.0%}: {name}, after {sum(limits.values())} "
+                f"of {total} items"
             )
             break
     return outcome
