@@ -27,8 +27,8 @@ from p2l.public.sample import public_sample
 _PROMPTS = 50
 _SAMPLED_VOTES = 300
 """Votes of the real sample over whose prompts the overall board is a mean."""
-_LEAST_MOVE = 25.0
-"""Points: of votes between equal models one wins 53.6 %."""
+_LEAST_MOVE, _CLEAR_MOVE = 10.0, 25.0
+"""Points: of votes between equal models one wins 51.4 %, and 53.6 %."""
 _SHOWN_CHARS = 48
 
 
@@ -63,8 +63,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             start = " ".join(prompt[:_SHOWN_CHARS].split())
             print(f"{points[row].max():5.0f} points, familiarity {familiarity[row]:.2f}  {start}")
     rows = [
-        ["board differs from the overall one", f"{differs.sum()} of {len(prompts)}"],
-        ["of those that do not, the board says why", f"{(explains & ~differs).sum()} of {(~differs).sum()}"],
+        [f"a model moves by {_LEAST_MOVE:.0f} points at least", f"{differs.sum()} of {len(prompts)}"],
+        [
+            f"a model moves by {_CLEAR_MOVE:.0f} points",
+            f"{(points.max(axis=1) >= _CLEAR_MOVE).sum()} of {len(prompts)}",
+        ],
+        ["of those where none does, the board says why", f"{(explains & ~differs).sum()} of {(~differs).sum()}"],
         ["board is partly or mostly the overall one, and says so", f"{explains.sum()} of {len(prompts)}"],
         ["largest move of a model, median over prompts, points", f"{np.median(points.max(axis=1)):.0f}"],
         ["largest move, least over prompts", f"{points.max(axis=1).min():.0f}"],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _WIDTHS = (360, 1400)
 _PROMPT = "Write a SQL query that finds customers without an order."
-_OTHER = "Write a poem about the first snow."
+_OTHER = "Prove that 17 is prime."
 Act = Callable[["Page"], None]
 
 
