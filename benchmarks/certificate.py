@@ -1,6 +1,6 @@
 """Is the certificate of a leaderboard as low as changing one vote after the other, and how long does it take?
 
-    python -m benchmarks.certificate [DATA_DIR]
+    python -m benchmarks.certificate [--part first-places] [DATA_DIR]
 
 For each file of votes, public ones of DATA_DIR and simulated arenas: the fewest votes whose removal or reversal changes
 the first place, by `p2l leaderboard` and by greedy refitting. That fits the leaderboard again without votes of each
@@ -37,15 +37,13 @@ __all__ = ["main"]
 
 Floats = npt.NDArray[np.float64]
 _PUBLIC = ("llmfao_votes", "pandalm_human", "oasst_vicuna_gpt4_battles", "alpaca_eval_battles", "arena140k_votes")
-_PUBLIC_COUNTS = "arena_pair_counts_20240814"
-_COUNTS = ["n_model_a", "n_model_b", "n_tie", "n_bothbad"]  # its columns, in the order of WINNERS
 _SIMULATED = ((400, 5), (1000, 6), (2000, 8), (5000, 10), (10_000, 12))  # votes and models
 _RIVALS = 3  # models that greedy tries to put first
 _STEP = 0.05  # of the votes that seem to be needed still, at least one, that greedy leaves out at once
 _BEST_KINDS = 12  # of votes that greedy tries in each step
 _ALL_KINDS_EVERY = 8  # steps; all of them are tried then
 _BESIDE = 2  # models on either side of one whose rank is tried
-_MOST_RANKED = 8  # models of a file, above which ranks are not tried
+_MOST_RANKED = 6  # models of a file, above which ranks are not tried
 _MOST_OVER = 1.05  # what a certificate may be over greedy
 _LARGE_VOTES, _LARGE_MODELS = 2_200_000, 130
 
@@ -59,8 +57,6 @@ def tables(folder: Path | None) -> Iterator[tuple[str, PairTable, list[str]]]:
             batches = [votes.batch for votes in read_votes(str(path), columns=names, drop_bad=True)]
             columns = [[value for batch in batches for value in batch.column(each).to_pylist()] for each in names]
             yield name, *_table(*columns)
-    if folder is not None and (folder / f"{_PUBLIC_COUNTS}.parquet").is_file():
-        yield _PUBLIC_COUNTS, *_counted(folder / f"{_PUBLIC_COUNTS}.parquet")
     for seed, (votes, models) in enumerate(_SIMULATED):
         first, second, winner, _ = simulate(votes, models, seed)
         yield f"{votes:,} votes, {models} models", *_table(first, second, winner)
@@ -69,20 +65,6 @@ def tables(folder: Path | None) -> Iterator[tuple[str, PairTable, list[str]]]:
 def _table(first: object, second: object, winner: object) -> tuple[PairTable, list[str]]:
     codes = encode_votes(first, second, winner)
     return vote_table(codes.model_a, codes.model_b, codes.winner, len(codes.models)), list(codes.models)
-
-
-def _counted(path: Path) -> tuple[PairTable, list[str]]:
-    """Return votes that were counted by pair of models, whose names stand in order in each pair."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(path, columns=["model_a", "model_b", *_COUNTS], filters=[("slice_type", "==", "all")])
-    names = [rows.column(name).to_pylist() for name in ("model_a", "model_b")]
-    models = sorted({*names[0], *names[1]})
-    code = {name: place for place, name in enumerate(models)}
-    first, second = (np.array([code[name] for name in column], dtype=np.int64) for column in names)
-    votes = np.column_stack([rows.column(name).to_numpy() for name in _COUNTS]).astype(np.float64)
-    order = np.lexsort((second, first))
-    return PairTable(len(models), first[order], second[order], *[votes[order]] * 3), models
 
 
 def greedy(table: PairTable, board: Leaderboard, model: int, rivals: Sequence[int], *, reverse: bool) -> int | None:
@@ -213,31 +195,48 @@ def _ratio(number: int | None, plain: int | None) -> str:
     return "" if number is None or plain is None else f"{number / plain:.3f}"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the flags of the benchmark."""
-    flags = parser("benchmarks.certificate", "The certificate of a leaderboard beside greedy refitting.")
-    flags.add_argument("data", nargs="?", type=Path, metavar="DATA_DIR", help="folder of public votes in Parquet")
-    return flags
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark."""
-    args = build_parser().parse_args(argv)
-    files = list(tables(args.data))
+def _first_places(folder: Path | None) -> str:
     header = ["votes of", "models", "votes", "votes are", "certificate", "greedy", "ratio", "seconds with the fit"]
-    print(markdown_table(header, [row for file in files for row in first_places(*file)]), "\n")
+    return markdown_table(header, [row for file in tables(folder) for row in first_places(*file)])
+
+
+def _ranks(folder: Path | None) -> str:
     header = ["ranks in", "ranks", "median ratio", "largest", f"over {_MOST_OVER}"]
-    small = [file for file in files if len(file[2]) <= _MOST_RANKED]
-    print(markdown_table(header, [every_rank(*file) for file in small]), "\n")
+    small = [file for file in tables(folder) if len(file[2]) <= _MOST_RANKED]
+    return markdown_table(header, [every_rank(*file) for file in small])
+
+
+def _large(_: Path | None) -> str:
     first, second, winner, _ = simulate(_LARGE_VOTES, _LARGE_MODELS, 0)
     table, models = _table(first, second, winner)
     started, started_cpu = time.perf_counter(), time.process_time()
     board = fit_table(table, models=models, certified_votes=1)
     seconds, core = time.perf_counter() - started, time.process_time() - started_cpu
     assert board.certificate is not None
-    header = ["votes", "models", "seconds with the fit", "seconds of a core", "what it says"]
+    header = ["votes", "models", "seconds with the fit", "seconds of one core", "what it says"]
     row = [f"{_LARGE_VOTES:,}", f"{_LARGE_MODELS}", f"{seconds:.1f}", f"{core:.1f}", board.certificate.sentence]
-    print(markdown_table(header, [row]))
+    return markdown_table(header, [row])
+
+
+PARTS = {"first-places": _first_places, "ranks": _ranks, "large": _large}
+"""What is printed, by name."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = parser("benchmarks.certificate", "The certificate of a leaderboard beside greedy refitting.")
+    flags.add_argument("data", nargs="?", type=Path, metavar="DATA_DIR", help="folder of public votes in Parquet")
+    flags.add_argument(
+        "--part", action="append", choices=PARTS, help="print this table; may be repeated (default: all)"
+    )
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    args = build_parser().parse_args(argv)
+    for part in args.part or PARTS:
+        print(PARTS[part](args.data), "\n")
 
 
 if __name__ == "__main__":

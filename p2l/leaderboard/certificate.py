@@ -33,7 +33,7 @@ MAX_RANKED = 200
 """Models, the best first, whose ranks get a certificate: each costs some fits."""
 _MAX_ROWS = 50_000  # of a table: with covariates each vote may be a row of its own
 _EQUAL = 1e-6  # a difference of coefficients, in logits, that rounding may make
-_REFIT_TOLERANCE = 1e-4  # a last Newton step of this size leaves an error of the order of 1e-8
+_REFIT_TOLERANCE = 1e-4  # a last Newton step of this size, which is not looked at again, leaves an error of 1e-8
 _ONE_STEP = 16  # votes that one expansion is taken to rank rightly
 _STAGES = 4  # in which more are changed, each ranked by the fit to those that are left
 _MAX_STAGES = 40
@@ -199,6 +199,7 @@ class _Search:
         self.weight = table.weights / votes  # of each vote of a kind
         self.changeable = np.where(moves.any(axis=1), table.votes, 0.0) * (table.weights > 0)
         self.outcomes = winner_targets(objective.likelihood)
+        self.moved_outcomes = moves @ self.outcomes
         self.changes: dict[tuple[int, int], _Change | None] = {}
         self.estimates: dict[tuple[int, int], float] = {}
         ties = self.changeable[:, 2:].sum(axis=1)
@@ -352,11 +353,12 @@ class _Search:
 
     def changed_objective(self, taken: Floats) -> Objective:
         """Return what is minimised when some votes (P, 4) are changed."""
-        targets = np.maximum(self.objective.targets + (taken * self.weight) @ self.moves @ self.outcomes, 0.0)
+        targets = np.maximum(self.objective.targets + (taken * self.weight) @ self.moved_outcomes, 0.0)
         return dataclasses.replace(self.objective, targets=targets)
 
     def _fit(self, taken: Floats, start: Floats) -> Expansion:
-        return minimise(self.changed_objective(taken), start, tolerance=_REFIT_TOLERANCE)
+        objective = self.changed_objective(taken)
+        return minimise(objective, start, tolerance=_REFIT_TOLERANCE, last_step=_REFIT_TOLERANCE)
 
 
 class _Influence(NamedTuple):

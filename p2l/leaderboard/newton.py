@@ -73,14 +73,20 @@ class Expansion(NamedTuple):
 
 @one_blas_thread()
 def minimise(
-    evaluate: Callable[[Floats], Expansion], start: Floats | Expansion, *, tolerance: float = 1e-7, max_steps: int = 200
+    evaluate: Callable[[Floats], Expansion],
+    start: Floats | Expansion,
+    *,
+    tolerance: float = 1e-7,
+    last_step: float = _LAST_STEP,
+    max_steps: int = 200,
 ) -> Expansion:
     """Find the local minimum that descent from `start` (D,), or from a point already evaluated, leads to.
 
     `evaluate` may move its argument into the domain of the function: the point it returns says where it was taken.
     It ends with the first undamped step of at most `tolerance`; what is left after such a step is of the order of its
     square. The gradient there must be below a hundredth of `tolerance`, or ConvergenceError is raised, as it is after
-    `max_steps` steps. After a step of 1e-9 value and Hessian are those of the point before, which differ by no more.
+    `max_steps` steps. After a step of at most `last_step` value and Hessian are those of the point before, which
+    differ by no more.
     """
     point, damping = (start if isinstance(start, Expansion) else evaluate(start)), 0.0
     for _ in range(max_steps):
@@ -88,7 +94,7 @@ def minimise(
         if step is None:
             damping = _raised(damping)
             continue
-        if damping == 0.0 and np.abs(step).max(initial=0.0) <= min(_LAST_STEP, tolerance):
+        if damping == 0.0 and np.abs(step).max(initial=0.0) <= min(last_step, tolerance):
             return point._replace(theta=point.theta + step, gradient=np.zeros_like(step))
         trial = evaluate(point.theta + step)
         step = trial.theta - point.theta
