@@ -32,7 +32,7 @@ __all__ = ["main"]
 
 Floats = npt.NDArray[np.float64]
 _HONEST_VOTES = 3000
-_BUDGETS = (0.01, 0.05, 0.2)  # bought votes, as a share of the honest ones
+_BUDGETS = (0.05, 0.2)  # bought votes, as a share of the honest ones
 _TRIED = 2  # arenas in which a strategy is chosen
 _AS_THEY_ARE, _WEIGHED = 0, 1  # places of what a `Damage` tells of
 _DAY, _HOUR = 86_400.0, 3600.0
@@ -76,7 +76,7 @@ class Strategy:
         return Votes(pairs[:, 0], pairs[:, 1], winner, names, networks)
 
 
-STRATEGIES = tuple(Strategy(*values) for values in itertools.product((1, 8, None), (0.0, 0.5, 0.75), (1.0, 0.8, 0.65)))
+STRATEGIES = tuple(Strategy(*values) for values in itertools.product((1, 8, None), (0.0, 0.5), (1.0, 0.8, 0.65)))
 
 
 class Damage(NamedTuple):
