@@ -136,6 +136,9 @@ def _public_chat(row: Row) -> Iterator[Row]:
         "tstamp": seconds(row.get("tstamp")),
         "language": identifier(row.get("language")),
     }
+    is_blind = row.get("anony")
+    if isinstance(is_blind, bool):
+        vote["battle"] = "blind" if is_blind else "direct"
     for side in "ab":
         answers = turns(row.get(f"conversation_{side}"), "assistant", f"conversation_{side}")
         vote |= measures("\n\n".join(answers), side)
@@ -154,6 +157,7 @@ def _battle_log(row: Row) -> Iterator[Row]:
         "winner": winner_of(row["type"]),
         "tstamp": seconds(row.get("tstamp")),
         "voter": _pseudonym(row.get("ip")),
+        "battle": "direct" if any(names) else "blind",  # names are told before a vote where the voter chose the models
     }
     for side, number in (("a", 0), ("b", 1)):
         state = states[number]

@@ -30,7 +30,7 @@ TYPES = {
         **dict.fromkeys(
             (
                 *("model_a", "model_b", "winner", "question_id", "category", "language", "source", "voter"),
-                "network",
+                *("network", "battle"),
             ),
             _TEXT,
         ),

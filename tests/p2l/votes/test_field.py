@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,29 @@ def test_an_import_tells_organisations_repetitions_battles_and_names(tmp_path: P
     assert [vote["battle"] for vote in votes] == ["blind", "direct", "blind", "blind"]
     assert [vote["identity_revealed"] for vote in votes] == [False, True, False, False]
     assert [(vote["reveals_a"], vote["reveals_b"]) for vote in votes] == [(0, 0), (1, 0), (0, 0), (0, 0)]
+
+
+def test_a_public_export_with_judges_says_which_battles_were_blind(tmp_path: Path) -> None:
+    rows = [export(number, judge=f"user-{number}", turn=1, anony=number != 2) for number in range(4)]
+    path = write_votes(tmp_path / "export.jsonl", rows)
+    main(["import", str(path), "--output", str(tmp_path / "votes.parquet"), "--quiet"])
+    votes = pq.read_table(tmp_path / "votes.parquet").to_pylist()
+    assert [vote["battle"] for vote in votes] == ["blind", "blind", "direct", "blind"]
+
+
+def test_a_log_of_battles_says_which_were_blind(tmp_path: Path) -> None:
+    rows = []
+    for number, models in enumerate((["", ""], ["ant", "bee"])):
+        states = [
+            {"model_name": name, "messages": [["USER", "Hi"], ["ASSISTANT", "Yo"]], "offset": 0, "conv_id": f"{number}"}
+            for name in ("ant", "bee")
+        ]
+        rows.append({"tstamp": 1000.0 + number, "type": "leftvote", "models": models, "states": states, "ip": "::1"})
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    main(["import", str(path), "--output", str(tmp_path / "votes.parquet"), "--quiet"])
+    votes = pq.read_table(tmp_path / "votes.parquet").to_pylist()
+    assert [vote["battle"] for vote in votes] == ["blind", "direct"]
 
 
 def test_a_leaderboard_controls_for_the_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
