@@ -50,8 +50,6 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         # A prefill that ends in white space is refused.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
-    if not turns and request.get("messages"):
-        raise ValueError("no text in any message")
     body["messages"] = turns
     body |= effort
     if not _can_think(body):
@@ -119,7 +117,7 @@ def with_thinking_in_order(body: JSON) -> JSON:
 def _system(request: JSON, further: str) -> str | list[JSON]:
     """Return the system prompt: blocks where one of its parts has a caching mark, else text."""
     messages = [each for each in request.get("messages") or [] if each.get("role") in completions.SYSTEM_ROLES]
-    parts = [part for message in messages for part in completions.parts_of(message.get("content"))]
+    parts = [part for message in messages for part in completions.marked_parts(message)]
     if not any(part.get("cache_control") for part in parts):
         return translation.system_text(request, further)
     return [_block(part) for part in parts] + ([{"type": "text", "text": further}] if further else [])
@@ -154,7 +152,7 @@ def _blocks(message: JSON) -> Iterator[JSON]:
         return
     if role not in ("user", "assistant"):
         raise translation.unsupported(_WHO, f"messages of the role {role}")
-    yield from (_block(part) for part in completions.parts_of(content))
+    yield from (_block(part) for part in completions.marked_parts(message))
     for call in message.get("tool_calls") or []:
         function, identifier = call.get("function") or {}, _identifier(call.get("id"))
         arguments = translation.arguments_of(function)
@@ -218,6 +216,7 @@ def _tools(request: JSON) -> JSON:
         description = {key: function[key] for key in ("description", "strict") if function.get(key) is not None}
         if description.get("strict"):
             schema = _closed(schema, "tools")
+        schema = {"type": "object", **schema}  # which clients leave out, and Anthropic does not
         marks = [held["cache_control"] for held in (tool, function) if held.get("cache_control")]
         mark = {"cache_control": marks[0]} if marks else {}
         translated_tools.append({"name": function.get("name"), "input_schema": schema, **description, **mark})

@@ -36,7 +36,7 @@ def converse_request(request: JSON, *, max_tokens: int | None = None) -> JSON:
     """Translate a chat completion request, without its model, which is part of the path."""
     translation.refuse_the_impossible(_WHO, request)
     if not _CACHING.search(str(request.get("model"))):
-        request = _unmarked(request)
+        request = translation.unmarked(request)
     form = (request.get("response_format") or {}).get("type")
     if form == "json_schema":
         raise translation.unsupported(_WHO, "a response_format with a schema")
@@ -93,23 +93,6 @@ def _system(request: JSON, further: str) -> list[JSON]:
         return [{"text": text}] if text else []
     blocks = [block for part in parts for block in (_block(part), *_cache_point(part))]
     return [*blocks, {"text": further}] if further else blocks
-
-
-def _unmarked(request: JSON) -> JSON:
-    """Return a request for a model that caches nothing on demand, and note that its marks are lost."""
-
-    def unmarked(part: Any) -> Any:
-        if not isinstance(part, dict) or "cache_control" not in part:
-            return part
-        note_dropped("cache_control")
-        return completions.without(part, ("cache_control",))
-
-    messages = [unmarked(message) for message in request.get("messages") or []]
-    for number, message in enumerate(messages):
-        if isinstance(message.get("content"), list):
-            messages[number] = {**message, "content": [unmarked(part) for part in message["content"]]}
-    tools = {"tools": [unmarked(tool) for tool in request["tools"]]} if request.get("tools") else {}
-    return {**request, "messages": messages, **tools}
 
 
 _CACHING = re.compile(r"claude|nova|arn:")
@@ -187,6 +170,8 @@ _FINISH = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
 }
+_BROKEN = ("malformed_model_output", "malformed_tool_use")
+"""Reasons of an answer that is none."""
 
 
 _RUN_BY_BEDROCK = "server_tool_use"
@@ -284,7 +269,7 @@ class Bedrock(translation.TranslatingClient):
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
         body = await apart(request, lambda: self._body(request, stream=False))
-        answer = await self._transport.answer(self._url(request, stream=False), body, timeouts)
+        answer = self._checked(await self._transport.answer(self._url(request, stream=False), body, timeouts))
         model = str(request.get("model"))
         return self._transport.understood(lambda sent: completion_of(sent, model), answer)
 
@@ -297,7 +282,7 @@ class Bedrock(translation.TranslatingClient):
         forwarded = await self._transport.forward(url, await to_json(body), "application/json", timeouts)
         try:
             async for event in self._events(forwarded.chunks):
-                for part in self._transport.understood(translator.take, event):
+                for part in self._transport.understood(translator.take, self._checked(event)):
                     yield part
         except ProviderError:
             # After messageStop only the counts of tokens are missing: the answer is whole.
@@ -339,4 +324,7 @@ class Bedrock(translation.TranslatingClient):
         return self._transport.understood(lambda sent: completion_of(sent, ""), answer)
 
     def _checked(self, answer: JSON) -> JSON:
+        reason = (answer.get("messageStop") or answer).get("stopReason")
+        if reason in _BROKEN:
+            raise self._transport.malformed(f"an answer that ended with {reason}")
         return answer

@@ -51,6 +51,7 @@ def chat_request(request: JSON) -> JSON:
     translation.refuse_the_impossible(_WHO, request)
     body = {name: value for name, value in request.items() if name not in _UNSENT}
     translation.note_hints(request, _HINTS)
+    request = translation.unmarked(request)
     body["messages"] = list(_messages(request.get("messages") or []))
     body |= {name: request[key] for key, name in _SAMPLING.items() if request.get(key) is not None}
     stops = completions.as_list(request.get("stop"))

@@ -30,6 +30,7 @@ _MEDIA_TYPES = {
     "audio/mp3": "audio/mpeg",
 }
 """Names that browsers and clients have for media types, and those that providers know."""
+_URL_ALPHABET = str.maketrans("-_", "+/")
 _BEGINNINGS = {
     "iVBORw0KGgo": "image/png",
     "/9j/": "image/jpeg",
@@ -52,6 +53,13 @@ def parts_of(content: Any) -> list[JSON]:
     return [part for part in parts if not (part.get("type") == "text" and not _is_said(part.get("text")))]
 
 
+def marked_parts(message: JSON) -> list[JSON]:
+    """Return the content of a message as parts, the last one with what the message marks to be cached."""
+    parts = parts_of(message.get("content"))
+    mark = message.get("cache_control")
+    return [*parts[:-1], {"cache_control": mark, **parts[-1]}] if mark and parts else parts
+
+
 def _is_said(text: Any) -> bool:
     return bool(text.strip()) if isinstance(text, str) else bool(text)
 
@@ -68,6 +76,8 @@ def data_url(url: str) -> tuple[str, str] | None:
     if not match:
         return None
     media_type, content = (match[1] or "application/octet-stream").lower(), url[match.end() :]
+    if any(letter in content for letter in "-_\n\r "):  # in the alphabet of URLs, or folded: few providers read it
+        content = "".join(content.split()).translate(_URL_ALPHABET)
     for beginning, kind in _BEGINNINGS.items():
         if content.startswith(beginning):
             return kind, content

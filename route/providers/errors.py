@@ -55,7 +55,12 @@ _SPENT = re.compile(
     r"|spending cap|credits? (are|is|have been) (depleted|exhausted|used up)|arrearage|in good standing"
 )
 """Of an account whose money is spent, where the status does not say so; with 429 it is a limit that passes."""
-_KEY = re.compile(r"api[_ ]key[_ ](not[_ ]valid|invalid)|invalid[_ ](x-)?api[_ -]key|incorrect api key")
+_KEY = re.compile(
+    r"api[_ ]key[_ ](not[_ ](valid|found)|invalid|expired)|invalid[_ ](x-)?api[_ -]key|incorrect api key"
+    r"|api key .{0,20}(has |is |was |been )(expired|invalid|not valid|disabled|suspended|revoked|blocked|leaked)"
+    r"|location is not supported|operation not allowed"
+)
+"""Of an account or its key, or of where it may be used."""
 _UNSUPPORTED = re.compile(
     r"prefill|must end with a user message|model_?not_?found|model_decommissioned|deploymentnotfound"
     r"|unsupported_(parameter|value|model)|(does not|doesn't|not) support|no endpoints found"
@@ -149,7 +154,7 @@ def refusal(
 def classify(status: int | None, details: _Complaint) -> Fault:
     """Return the kind of failure."""
     status = details.number if status is None else status
-    text = " ".join([*details.codes, details.message]).lower()
+    text = " ".join([*details.codes, details.message]).lower().replace("\u2019", "'")
     if status is None or status < 500 or status in (500, 501, 503):
         by_words = _by_words(text, status)
         if by_words is not None:
@@ -171,7 +176,7 @@ _OF_SPENT = (400, 403, 412)
 def _by_words(text: str, status: int | None) -> Fault | None:
     if _QUOTA.search(text) or _KEY.search(text) or (status in _OF_SPENT and _SPENT.search(text)):
         return Fault.CREDENTIALS
-    if status == 429 or "rate_limit" in text:
+    if status == 429 or "rate_limit" in text or "rate limit exceeded" in text:
         return Fault.RATE_LIMIT
     if _CONTEXT.search(text):
         return Fault.CONTEXT_LENGTH

@@ -48,6 +48,7 @@ def generate_request(request: JSON) -> JSON:
     translation.refuse_the_impossible(_WHO, request)
     body = {key: value for key, value in request.items() if key not in _UNSENT}
     translation.note_hints(request, _HINTS)
+    request = translation.unmarked(request)
     signed = not re.search(r"gemini-[12]\b", str(request.get("model")))
     parts = partial(_parts, names={}, signed=signed)
     body["contents"] = translation.turns_of(request.get("messages") or [], "model", "parts", parts)

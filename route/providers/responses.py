@@ -8,7 +8,7 @@ from typing import Any
 
 from route.providers import completions
 from route.providers.base import JSON, NATIVE, NativeRequest, note_dropped
-from route.providers.translation import StreamTranslator, unsupported
+from route.providers.translation import StreamTranslator, unmarked, unsupported
 from route.providers.usage import of_responses
 
 _RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
@@ -67,6 +67,7 @@ def request_of(request: JSON) -> JSON:
         if request.get(name):
             raise unsupported(_WHO, name)
     note_dropped(*(name for name in request if name not in _TRANSLATED and request[name] not in (None, False)))
+    request = unmarked(request)
     body: JSON = {"model": request["model"], "store": False}
     body |= {name: request[name] for name in _SAME if request.get(name) is not None}
     body["input"] = [item for message in request["messages"] for item in _items_of(message)]

@@ -175,7 +175,36 @@ def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[
             turns[-1][key] += parts
         elif parts:
             turns.append({"role": role, key: parts})
+    if messages and not turns:
+        nothing = "no message says anything"
+        blank = "there is no text in any message"
+        raise ProviderError(Fault.REQUEST, blank, detail=blank)
+    for turn in turns:
+        if turn["role"] != assistant:
+            # Providers want the results of tools before what the user says to them.
+            turn[key].sort(key=lambda part: _RESULTS.isdisjoint(part))
     return turns
+
+
+_RESULTS = frozenset({"tool_use_id", "toolResult", "functionResponse"})
+"""Keys of the results of tools, as protocols name them."""
+
+
+def unmarked(request: JSON) -> JSON:
+    """Return a request for a model that caches nothing on demand, and note that its marks are lost."""
+
+    def without_mark(part: Any) -> Any:
+        if not isinstance(part, dict) or "cache_control" not in part:
+            return part
+        note_dropped("cache_control")
+        return completions.without(part, ("cache_control",))
+
+    messages = [without_mark(message) for message in request.get("messages") or []]
+    for number, message in enumerate(messages):
+        if isinstance(message.get("content"), list):
+            messages[number] = {**message, "content": [without_mark(part) for part in message["content"]]}
+    tools = {"tools": [without_mark(tool) for tool in request["tools"]]} if request.get("tools") else {}
+    return {**request, "messages": messages, **tools}
 
 
 def media_of(message: JSON) -> list[JSON]:

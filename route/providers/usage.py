@@ -364,4 +364,6 @@ def _amount(number: Any) -> float | None:
 
 def _count(tokens: Any) -> int | None:
     """Return a number of tokens; None for what no answer can have, since keys pay for it."""
+    if isinstance(tokens, float) and tokens.is_integer():  # as of a service whose numbers are all of that kind
+        tokens = int(tokens)
     return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MOST_TOKENS else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from route.providers.anthropic import messages_request, native_body
 from route.providers.base import DROPPED_FIELDS, JSON, NativeRequest, ProviderError
 from route.providers.bedrock import converse_request
+from route.providers.cohere import chat_request
 from route.providers.cousins import ChunkReader, completion
 from route.providers.errors import refusal
+from route.providers.gemini import generate_request
+from route.providers.responses import request_of
 from route.providers.schemas import for_anthropic
 
 HI = {"role": "user", "content": "hi"}
@@ -77,7 +81,7 @@ def test_blank_text_is_left_out() -> None:
     ]
     assert body["tools"] == [{"name": "look", "input_schema": {"type": "object"}}]
     assert body["tool_choice"] == {"type": "none"}
-    with pytest.raises(ValueError, match="no text"):
+    with pytest.raises(ProviderError, match="no text"):
         sent(messages=[{"role": "user", "content": " "}])
     turns = [{"role": "assistant", "content": [{"type": "text", "text": "\n"}]}, HI]
     native = NativeRequest("messages", {"messages": [HI, *turns], "max_tokens": 9})
@@ -123,6 +127,54 @@ def test_caching_marks_keep_their_places() -> None:
     assert dropped == []
 
 
+def test_a_mark_of_a_message_is_that_of_its_last_part() -> None:
+    system = {"role": "system", "content": "long", "cache_control": MARK}
+    body, dropped = sent(messages=[system, {**HI, "cache_control": MARK}])
+    assert body["system"] == [{"type": "text", "text": "long", "cache_control": MARK}]
+    assert body["messages"][0]["content"] == [{"type": "text", "text": "hi", "cache_control": MARK}]
+    assert dropped == []
+
+
+@pytest.mark.parametrize("translate", [generate_request, chat_request, request_of, converse_request])
+@pytest.mark.parametrize("place", ["message", "part", "tool"])
+def test_a_mark_that_a_protocol_has_no_place_for_is_named(translate: Callable[[JSON], JSON], place: str) -> None:
+    marks: dict[str, JSON] = {key: {} for key in ("message", "part", "tool")} | {place: {"cache_control": MARK}}
+    message = {"role": "user", "content": [{"type": "text", "text": "hi", **marks["part"]}], **marks["message"]}
+    tool = {"type": "function", "function": {"name": "look"}, **marks["tool"]}
+    dropped: list[str] = []
+    token = DROPPED_FIELDS.set(dropped)
+    try:
+        body = translate({"model": "m", "messages": [message], "tools": [tool]})
+    finally:
+        DROPPED_FIELDS.reset(token)
+    assert set(dropped) == {"cache_control"}
+    assert "cache_control" not in str(body)
+
+
+def test_results_of_tools_come_before_what_the_user_says() -> None:
+    calls = [{**CALL, "id": "a"}, {**CALL, "id": "b"}]
+    results = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("b", "a")]
+    messages = [HI, {"role": "assistant", "content": None, "tool_calls": calls}, results[0], HI, results[1]]
+    body, _ = sent(messages=messages)
+    last = body["messages"][-1]["content"]
+    assert [block.get("tool_use_id") for block in last] == ["b", "a", None]
+    last = converse_request({"messages": messages})["messages"][-1]["content"]
+    assert ["toolResult" in block for block in last] == [True, True, False]
+
+
+def test_a_tools_parameters_are_an_object_though_nobody_says_so() -> None:
+    function = {"name": "look", "parameters": {"properties": {"at": {"type": "string"}}}}
+    body, _ = sent(tools=[{"type": "function", "function": function}])
+    assert body["tools"][0]["input_schema"] == {"type": "object", "properties": {"at": {"type": "string"}}}
+
+
+@pytest.mark.parametrize("content", ["aGk/\naGk+", "aGk_aGk-", "aGk/ aGk+"])
+def test_files_are_in_the_usual_alphabet_on_one_line(content: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{content}"}}
+    body, _ = sent(messages=[{"role": "user", "content": [part]}])
+    assert body["messages"][0]["content"][0]["source"]["data"] == "aGk/aGk+"
+
+
 def test_what_thinking_does_not_go_with() -> None:
     thinking = {"type": "enabled", "budget_tokens": 8000}
     body, dropped = sent(thinking=thinking, temperature=0.2, top_k=4, top_p=0.99, max_tokens=4000)
@@ -145,6 +197,10 @@ def test_what_thinking_does_not_go_with() -> None:
         "Billing hard limit has been reached",
         "The account associated with this API key has been deactivated",
         "The billing account for the owning project is disabled in state absent",
+        "API key expired. Please renew the API key.",
+        "This API key has been revoked",
+        "User location is not supported for the API use.",
+        "Operation not allowed",
     ],
 )
 def test_a_spent_account_is_not_the_clients_fault(words: str) -> None:

@@ -135,6 +135,11 @@ def test_dollars_are_read_in_each_providers_unit(told: JSON, dollars: float | No
     assert of({"prompt_tokens": 1, "completion_tokens": 1, **told}).dollars == pytest.approx(dollars)
 
 
+def test_whole_numbers_may_be_written_as_others() -> None:
+    assert of({"prompt_tokens": 100.0, "completion_tokens": 5.0, "total_tokens": 105.0})[:2] == (100, 5)
+    assert of({"prompt_tokens": 0.5, "completion_tokens": 5})[:2] == (None, 5)
+
+
 def test_what_is_not_counted_is_not_zero() -> None:
     readers = (counts.of_messages, counts.of_generate, counts.of_converse, counts.of_responses, counts.of_cohere)
     assert [reader({}) for reader in readers] == [None] * len(readers)
