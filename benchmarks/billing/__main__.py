@@ -1,6 +1,6 @@
 """Book mixed calls of two routers against what their providers bill, while clients leave and routers are killed.
 
-    python -m benchmarks.billing [--calls N] [--every SECONDS] [--at-once N]
+    python -m benchmarks.billing [--calls N] [--seconds S] [--every S] [--at-once N]
 
 Providers of every protocol, and cousins of OpenAI's, think before their first word, write several tokens a piece, count
 them at the end, and bill what they have made when a connection closes; some calls fail, some streams break off. Clients
@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import random
 import secrets
@@ -149,6 +150,7 @@ async def book(
     seed: int = 1,
     at_once: int = 32,
     every: float | None = None,
+    most_seconds: float = math.inf,
 ) -> Books:
     """Send mixed calls through two routers, of which one is killed `every` so many seconds; return what they cost."""
     draw = random.Random(seed)
@@ -157,7 +159,7 @@ async def book(
         clients = Clients(draw, replicas, http, tuple(WIRES))
 
         async def client() -> None:
-            while clients.asked < calls:
+            while clients.asked < calls and time.perf_counter() - began < most_seconds:
                 kind = draw.choices(("whole", "stream", "cut"), (5, 4, 1))[0]
                 await clients.ask(kind, key=draw.choices((AMPLE, SCARCE), (9, 1))[0])
 
@@ -268,6 +270,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=10_000, help="requests of clients (default: 10,000)")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="for which they are sent (default: until all are)"
+    )
     parser.add_argument("--at-once", type=int, default=32, help="requests under way (default: 32)")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two kills (default: 10)")
     return parser
@@ -286,7 +291,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             limits = f"{REDIS}?prefix={schema}"
             running_books = book(
-                Path(folder), flags.calls, database=database, limits=limits, at_once=flags.at_once, every=flags.every
+                Path(folder),
+                flags.calls,
+                database=database,
+                limits=limits,
+                at_once=flags.at_once,
+                every=flags.every,
+                most_seconds=flags.seconds,
             )
             _show(asyncio.run(running_books))
     finally:

@@ -63,8 +63,8 @@ class Biller:
             await asyncio.sleep(hidden_seconds + _PIECE_SECONDS * len(pieces))
             return web.json_response(wire.whole(call, "".join(pieces)))
         response = web.StreamResponse(headers={"content-type": wire.media})
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             await self._stream(response, wire, call, pieces)
         except ConnectionError:
             if request.transport is not None:
