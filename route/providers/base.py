@@ -89,6 +89,8 @@ class ProviderError(Exception):
         self.retry_after = retry_after
         self.detail = detail
         self.host = host
+        self.has_begun = False
+        """Whether the answer broke off after its head, so that the provider may have made some of it."""
 
 
 SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")

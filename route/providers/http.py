@@ -184,8 +184,9 @@ class Transport:
 
     async def answer(self, url: str, body: JSON, timeouts: Timeouts, headers: Mapping[str, str] | None = None) -> JSON:
         """Post JSON and return the JSON object that the provider answers with. Raise ProviderError if there is none."""
-        with Translation(self), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
-            answer = await self.loaded(await self._text("POST", url, timeouts, await to_json(body), headers))
+        with Translation(self) as reading, time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
+            text = await self._text("POST", url, timeouts, await to_json(body), headers, reading=reading)
+            answer = await self.loaded(text)
         if answer.get("error"):
             raise self.failure(answer)
         return answer
@@ -208,9 +209,10 @@ class Transport:
         first, end = clock() + min(timeouts.first_token, timeouts.total), clock() + timeouts.total
         response, complete = None, False
         try:
-            with Translation(self):
+            with Translation(self) as reading:
                 with time_limit(first - clock(), TimeoutError()):
                     response = await self._open("POST", url, timeouts, await to_json(body), headers)
+                    reading.has_begun = True
                     is_whole = response.content_type == "application/json"
                     whole = await _whole(response, timeouts.max_bytes) if is_whole else None
                 if whole is not None:
@@ -252,9 +254,10 @@ class Transport:
         clock = asyncio.get_running_loop().time
         end = clock() + timeouts.total
         try:
-            with Translation(self):
+            with Translation(self) as reading:
                 with time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
                     response = await self._open("POST", url, timeouts, data, {"Content-Type": content_type})
+                    reading.has_begun = True
                     first = await response.content.readany()
                 yield response.headers.get("Content-Type", "application/octet-stream").encode("latin-1", "replace")
                 while first:
@@ -321,10 +324,19 @@ class Transport:
             await self._session.close()
 
     async def _text(
-        self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        timeouts: Timeouts,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        reading: Translation | None = None,
     ) -> bytes:
-        """Return the body of the response to a request."""
+        """Return the body of the response to a request; `reading` is told that it has begun."""
         response = await self._open(method, url, timeouts, data, headers)
+        if reading is not None:
+            reading.has_begun = True
         try:
             return await _whole(response, timeouts.max_bytes)
         finally:
@@ -423,13 +435,16 @@ class Translation:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self.has_begun = False
+        """Whether the head of an answer has arrived."""
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> Translation:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         translated = self._transport.translated(error)
         if translated is not None:
+            translated.has_begun = self.has_begun
             raise translated from None
 
 

@@ -176,7 +176,6 @@ def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[
         elif parts:
             turns.append({"role": role, key: parts})
     if messages and not turns:
-        nothing = "no message says anything"
         blank = "there is no text in any message"
         raise ProviderError(Fault.REQUEST, blank, detail=blank)
     for turn in turns:

@@ -534,7 +534,7 @@ class Dispatcher:
 
 def may_have_cost(charge: Charge, error: ProviderError) -> bool:
     """Return whether a failed attempt has to be paid by its tokens, though nobody saw them."""
-    return charge.config.price is not None and error.fault in _UNSEEN
+    return charge.config.price is not None and (error.fault in _UNSEEN or error.has_begun)
 
 
 def _count(answer: Answer, chunk: JSON) -> bool:

@@ -17,6 +17,7 @@ from benchmarks.billing.provider import serving
 from benchmarks.billing.replicas import Replica
 from benchmarks.recorded.traffic import standing_in
 from route.keep.under_way import Notes, left_files, left_notes
+from tests.route.router_helpers import a_router, served
 
 PRICE = {"input": 1.0, "output": 10.0}
 USAGE = {"prompt_tokens": 100, "completion_tokens": 40, "total_tokens": 140}
@@ -138,6 +139,36 @@ def test_an_answer_whose_cost_was_not_in_the_database_yet_is_booked_once(tmp_pat
             return await spent(replica, http, 2 * TOLD)
 
     assert asyncio.run(work()) == pytest.approx(2 * TOLD)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_breaks_off_after_its_head_is_booked_beside_the_next_one(tmp_path: Path, stream: bool) -> None:
+    async def breaks(request: web.Request) -> web.StreamResponse:
+        kind = "text/event-stream" if stream else "application/json"
+        response = web.StreamResponse(headers={"content-type": kind, "content-length": "100"})
+        await response.prepare(request)
+        await response.write(b": thinking" if stream else b"{")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", breaks)
+        async with served(app) as url:
+            models = {"good": {"base_url": f"{url}/v1", "cost": 3.0, "price": PRICE}}
+            async with a_router(tmp_path, models, retry_seconds=0) as router:
+                async with router.http.post(
+                    f"{router.url}/v1/chat/completions",
+                    json=body(stream=stream),
+                    headers={"authorization": "Bearer test-key"},
+                ) as response:
+                    assert (response.status, response.headers["x-p2l-model"]) == (200, "fair")
+                    await response.read()
+                [key] = router.service.ledger.names
+                assert router.service.ledger.spent_of(key) >= 3.0 + 2.0
+
+    asyncio.run(main())
 
 
 def test_notes_of_a_living_worker_are_left_alone(tmp_path: Path) -> None:
