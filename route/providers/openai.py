@@ -162,7 +162,8 @@ class OpenAICompatible:
         if kind == "error" or kind == "response.failed" or answer.get("status") == "failed":
             response = answer.get("response") or answer
             raise self._transport.failure({"error": response.get("error") or response})
-        if not kind.startswith("response.") and not isinstance(answer.get("output"), list):
+        # Events of other kinds, such as signs of life, say nothing of the answer.
+        if not kind and not isinstance(answer.get("output"), list):
             raise _NoResponseError(Fault.MALFORMED, f"{self._transport.host} sent what is not a response")
         return answer
 
@@ -246,6 +247,8 @@ class OpenAICompatible:
         if event.name == WHOLE:
             return completions.chunks_of(self._completion(chunk), with_usage=with_usage)
         if "choices" not in chunk:
+            if event.name not in ("", "message"):  # of a kind of its own, which says nothing of the answer
+                return []
             raise self._transport.malformed("a chunk without choices")
         chunk["choices"] = chunk["choices"] or []  # some write null where a chunk has the usage alone
         if not isinstance(chunk["choices"], list) or not all(

@@ -258,6 +258,8 @@ class ResponsesStream(StreamTranslator):
 
     def __init__(self, *, with_usage: bool) -> None:
         super().__init__(with_usage=with_usage)
+        self._places = dict[Any, int]()
+        """Indices of calls by the place of their items, since pieces of several may come in turns."""
         self._said = set[str]()
         """Fields of which some text was told."""
 
@@ -279,11 +281,13 @@ class ResponsesStream(StreamTranslator):
                 item = answer["item"]
                 what, field = _CALLS[item["type"]]
                 call = {"index": self._calls, "id": item.get("call_id"), "type": what}
+                self._places[answer.get("output_index")] = self._calls
                 self._calls += 1
                 return self._chunk({"tool_calls": [{**call, what: {"name": item.get("name"), field: ""}}]})
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
                 what, field = _CALLS["function_call" if "function" in kind else "custom_tool_call"]
-                piece = {"index": max(0, self._calls - 1), what: {field: answer.get("delta") or ""}}
+                place = self._places.get(answer.get("output_index"), max(0, self._calls - 1))
+                piece = {"index": place, what: {field: answer.get("delta") or ""}}
                 return self._chunk({"tool_calls": [piece]})
             case "response.completed" | "response.incomplete":
                 self.finished = True

@@ -14,7 +14,7 @@ from route.send.charges import Charge
 from route.send.fleet import Deployment
 
 _BARE_DELTA = {"role", "content", "refusal"}
-_BEFORE_CONTENT = {"message_start", "ping", "response.created", "response.queued", "response.in_progress"}
+_BEFORE_CONTENT = {"message_start", "ping", "keepalive", "response.created", "response.queued", "response.in_progress"}
 """Events of other protocols that say nothing of the answer."""
 
 

@@ -231,6 +231,16 @@ def test_a_stream_that_goes_wrong_is_a_fault(name: str) -> None:
     assert failure(streaming(*pieces), stream=True, timeouts=timeouts).fault is fault
 
 
+def test_events_of_another_kind_say_nothing_of_an_answer() -> None:
+    async def test() -> None:
+        greeting = b'event: greeting\ndata: {"type": "greeting"}\n\n'
+        first, *rest = chunks(*TEXT)
+        async with asking(streaming(first, greeting, *rest)) as (provider, _):
+            assert text_of(await collected(provider, REQUEST)) == "heron"
+
+    run(test())
+
+
 def test_what_came_before_a_fault_was_handed_on() -> None:
     async def test() -> None:
         async with asking(streaming(*HALF, "cut")) as (provider, _):

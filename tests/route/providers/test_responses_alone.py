@@ -146,6 +146,21 @@ def test_custom_calls_are_streamed() -> None:
     assert piece["choices"][0]["delta"] == {"tool_calls": [{"index": 1, "custom": {"input": "ls"}}]}
 
 
+def test_pieces_of_calls_may_come_in_turns() -> None:
+    stream = ResponsesStream(with_usage=False)
+    for place in (1, 2):
+        item = {"type": "function_call", "call_id": f"c{place}", "name": "look"}
+        stream.take({"type": "response.output_item.added", "output_index": place, "item": item})
+    kind = "response.function_call_arguments.delta"
+    pieces = [
+        stream.take({"type": kind, "output_index": place, "delta": text})[0]["choices"][0]["delta"]["tool_calls"][0]
+        for place, text in ((1, '{"a"'), (2, "{}"), (1, ": 1}"))
+    ]
+    assert [(piece["index"], piece["function"]["arguments"]) for piece in pieces] == [
+        *((0, '{"a"'), (1, "{}"), (0, ": 1}"))
+    ]
+
+
 def test_it_is_asked_for_responses() -> None:
     async def main() -> None:
         async with asking(answering(RESPONSE), "openai-responses") as (provider, server):
@@ -162,7 +177,9 @@ def test_it_is_asked_for_responses() -> None:
 def test_its_streams_are_chunks() -> None:
     events = [
         {"type": "response.created", "response": {"id": "resp_1", "model": "m-1"}},
+        {"type": "keepalive", "sequence_number": 1},
         {"type": "response.output_text.delta", "delta": "well"},
+        {"type": "of.next.year", "delta": {}},
         {"type": "response.completed", "response": RESPONSE},
     ]
     lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
