@@ -199,11 +199,11 @@ class Fit:
 
         Of verdicts an item of the run stands in several places, one for each pair that was compared.
         """
-        points, place = np.unique(self.table.items, return_inverse=True)
+        points, point = np.unique(self.table.items, return_inverse=True)
         answered = np.zeros((len(points), self.table.students), dtype=bool)
-        np.logical_or.at(answered, place, self.answered() > 0)
+        np.logical_or.at(answered, point, self.answered() > 0)
         cluster = np.zeros(len(points), dtype=np.int64)
-        cluster[place] = self.table.cluster
+        cluster[point] = self.table.cluster
         clusters = len(self.influence)
         present = np.flatnonzero(np.isfinite(self.score)).tolist()
         for place, a in enumerate(present):
