@@ -109,6 +109,8 @@ def lacking(sample: Sample) -> str:
     has_question = bool(columns.intersection((*PROMPTS, *QUESTION_IDS)))
     if not columns.intersection(MODELS) or columns.intersection(_VOTE_COLUMNS):
         return ""
+    if columns & {"conversation", "messages"} and not columns.intersection(SCORES):
+        return "looks like chats with a model each, and holds neither votes nor scores of them"
     if has_question and not columns.intersection(SCORES):
         return "looks like a table of graded answers, but has no 'score'; name the column by --columns score=NAME"
     if columns.intersection(SCORES) and not has_question:
@@ -161,7 +163,16 @@ def _wide_questions(sample: Sample) -> list[str]:
     lowered = {name.lower() for name in columns}
     if not lowered.intersection(MODELS) or lowered.intersection((*PROMPTS, *QUESTION_IDS, *_LEADERBOARD_MARKS)):
         return []
-    return [] if lowered.intersection(SCORES) else _number_columns(sample.rows, columns)
+    if lowered.intersection(SCORES) or not _is_row_per_model(sample.rows):
+        return []
+    return _number_columns(sample.rows, columns)
+
+
+def _is_row_per_model(rows: Sequence[Row]) -> bool:
+    """Return whether rows may be models with their results, rather than chats with what is known of them."""
+    named = [value for row in rows for name, value in row.items() if name.lower() in MODELS]
+    has_texts = any(isinstance(value, list | Mapping) for row in rows for value in row.values())
+    return not has_texts and len({*map(str, named)}) == len(named)
 
 
 def by_question(models: Sequence[str]) -> Callable[[Row], Iterator[Row]]:
@@ -345,5 +356,6 @@ def fitted(kind: Kind, sample: Sample) -> Kind:
         return replace(kind, convert=by_question(models), convert_batch=batches, reads=f"models {shown}")
     if kind.name == "wide-by-model":
         questions = _wide_questions(sample)
-        return replace(kind, convert=by_model(questions), reads=f"{len(questions)} columns -> questions")
+        shown = ", ".join(questions[:4]) + (f", ... ({len(questions)} in all)" if len(questions) > 4 else "")
+        return replace(kind, convert=by_model(questions), reads=f"questions {shown}")
     return kind

@@ -198,3 +198,15 @@ def test_a_table_of_answers_says_which_column_it_lacks(tmp_path: Path) -> None:
         imported(path)
     _, (answer,) = imported(path, columns={"score": "judge_score"})
     assert answer["score"] == 0.5
+
+
+def test_chats_with_a_model_each_are_no_table_of_models(tmp_path: Path) -> None:
+    chat = {"conversation_hash": "a1", "conversation": TALK, "turn": 1, "language": "English", "toxic": False}
+    rows = [{**chat, "model": model, "redacted": False} for model in ("ant", "bee", "ant")]
+    with pytest.raises(VoteError, match="looks like chats with a model each, and holds neither votes nor scores"):
+        imported(lines(tmp_path / "chats.jsonl", *rows))
+    flat = [{"model": model, "toxic": 0.1, "redacted": 0.2, "language": "en"} for model in ("ant", "ant")]
+    with pytest.raises(VoteError, match="no column 'model_a'"):
+        imported(lines(tmp_path / "flat.jsonl", *flat))
+    done, _ = imported(lines(tmp_path / "board.jsonl", *({**flat[0], "model": model} for model in ("ant", "bee"))))
+    assert done.about.endswith("questions toxic, redacted")
