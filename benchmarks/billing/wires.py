@@ -25,7 +25,12 @@ class Call:
     cached: int
     completion: int = 0
     hidden: int = 0
-    """Of the completion: thoughts that nobody is shown."""
+    """Thoughts that nobody is shown, as many as it is to have."""
+
+    @property
+    def thoughts(self) -> int:
+        """Return the thoughts of the completion so far."""
+        return min(self.hidden, self.completion)
 
     @property
     def dollars(self) -> float:
@@ -53,7 +58,7 @@ class Wire:
 
 
 def _details(call: Call, cached: str = "") -> JSON:
-    counts: JSON = {"completion_tokens_details": {"reasoning_tokens": call.hidden}}
+    counts: JSON = {"completion_tokens_details": {"reasoning_tokens": call.thoughts}}
     return counts | ({cached: call.cached} if cached else {"prompt_tokens_details": {"cached_tokens": call.cached}})
 
 
@@ -63,7 +68,7 @@ def _plain(call: Call) -> JSON:
 
 
 def _xai(call: Call) -> JSON:
-    return {**_plain(call), **_details(call), "completion_tokens": call.completion - call.hidden}
+    return {**_plain(call), **_details(call), "completion_tokens": call.completion - call.thoughts}
 
 
 def _deepseek(call: Call) -> JSON:
@@ -147,7 +152,7 @@ def _response(call: Call, status: str, text: str | None = None) -> JSON:
         "input_tokens": call.prompt,
         "input_tokens_details": {"cached_tokens": call.cached},
         "output_tokens": call.completion,
-        "output_tokens_details": {"reasoning_tokens": call.hidden},
+        "output_tokens_details": {"reasoning_tokens": call.thoughts},
         "total_tokens": call.prompt + call.completion,
     }
     return {
@@ -192,12 +197,12 @@ _RESPONSES = Wire(
 
 def _generated(call: Call, text: str, finish: str | None = None) -> JSON:
     candidate: JSON = {"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}
-    shown = call.completion - call.hidden
+    shown = call.completion - call.thoughts
     counts = {
         "promptTokenCount": call.prompt,
         "cachedContentTokenCount": call.cached,
         "candidatesTokenCount": shown,
-        "thoughtsTokenCount": call.hidden,
+        "thoughtsTokenCount": call.thoughts,
         "totalTokenCount": call.prompt + call.completion,
     }
     named = {"modelVersion": MODEL, "responseId": call.identifier, "usageMetadata": counts}
@@ -301,7 +306,7 @@ def record_of(wire: str, call: Call) -> JSON:
         return _response(call, "completed", "")
     tokens = {"native_tokens_prompt": call.prompt, "native_tokens_completion": call.completion}
     told = {"id": call.identifier, "model": MODEL, "total_cost": call.dollars, "native_tokens_cached": call.cached}
-    return {"data": {**told, **tokens, "native_tokens_reasoning": call.hidden, "cancelled": True}}
+    return {"data": {**told, **tokens, "native_tokens_reasoning": call.thoughts, "cancelled": True}}
 
 
 def is_stream(path: str, body: JSON) -> bool:
