@@ -184,7 +184,7 @@ class VoterEvidence:
     @cached_property
     def sizes(self) -> Ints:
         """Codes (V,) of about how many votes each voter cast."""
-        return np.ceil(_SIZES_IN_A_DOUBLING * np.log2(np.maximum(self._votes, 1))).astype(np.int64)
+        return np.asarray(np.ceil(_SIZES_IN_A_DOUBLING * np.log2(np.maximum(self._votes, 1))), dtype=np.int64)
 
     @cached_property
     def _decided(self) -> Mask:
