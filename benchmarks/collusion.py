@@ -322,7 +322,7 @@ def robust_weights(votes: Votes, cast: CastVotes, examination: Examination) -> F
         min(factors.get((voter, names[a]), 1.0), factors.get((voter, names[b]), 1.0))
         for voter, a, b in zip(votes.voter, votes.first.tolist(), votes.second.tolist(), strict=True)
     ]
-    return weights_of(votes, examination) * np.array(lesser)
+    return np.asarray(weights_of(votes, examination) * np.array(lesser))
 
 
 def _honest(args: argparse.Namespace) -> str:

@@ -3,7 +3,7 @@
 The surplus of wins of a voter's votes on a model, over what the leaderboard expects, is divided by its standard
 deviation. Up to 2.5 of them votes count fully, from 4 on not at all, and between linearly less (a redescending
 influence, by voter and model). Fit and weights follow each other in turns. A voter with one or two votes on a model
-cannot depart so far: what such voters do together, nothing tells from what people think.
+cannot depart so far: what such voters do together, the test of voters finds (`p2l.people.evidence`), if anything does.
 
 Shapes: N votes, V voters, M models, K cells of a voter and a model.
 """
