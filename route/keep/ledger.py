@@ -40,7 +40,7 @@ from route.keep.reservations import (
     hold_leases,
     shrink_leases,
 )
-from route.keep.under_way import Note, Notes
+from route.keep.under_way import CallNote, CallNotes
 from route.keep.usage import (
     DAY,
     News,
@@ -156,9 +156,9 @@ class Ledger(WriteBehind):
         self._requests, self._tokens = Windows(), Windows()
         self._seen = -1  # number of the last transaction whose rows are known
         self._worker = secrets.token_hex(8)
-        self.notes = Notes(notes, self._worker)
+        self.notes = CallNotes(notes, self._worker)
         self._batch = 1  # number of the sums that gather
-        self._noted: list[Note] = []  # of the batch that was taken last
+        self._noted: list[CallNote] = []  # of the batch that was taken last
         if shared_limits is not None:
             from route.keep.redis_limits import RedisLimits
 
@@ -472,7 +472,7 @@ class Ledger(WriteBehind):
         else:
             add_to(self._gathered.tokens, (second, name), tokens)
 
-    def _settle_note(self, note: Note, cost: float, *, has_sums: bool, is_told: bool) -> None:
+    def _settle_note(self, note: CallNote, cost: float, *, has_sums: bool, is_told: bool) -> None:
         if not has_sums:
             note.end()
             return

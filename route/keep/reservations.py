@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from route.keep.database import LEASE_SECONDS as LEASE_SECONDS
 from route.keep.database import Connection
-from route.keep.under_way import Note
+from route.keep.under_way import CallNote
 
 RENEW_SECONDS = 10.0
 IDLE_SECONDS = 1.0
@@ -132,7 +132,7 @@ class Reservation:
     counts_tokens: bool = False
     """Whether the key has a limit of tokens a minute."""
     settled: bool = False
-    note: Note | None = None
+    note: CallNote | None = None
     """Outlives this process, if that is killed before the cost is in the database."""
 
 

@@ -43,7 +43,7 @@ class LeftCall:
     """A call as the note of a killed worker tells it."""
 
     facts: Mapping[str, Any]
-    """What `Notes.begin` was given."""
+    """What `CallNotes.begin` was given."""
     identifier: str
     """Of the answer, under which the provider may keep a record of it."""
     cost: float
@@ -55,10 +55,10 @@ class LeftCall:
 
 
 @dataclass(eq=False)
-class Note:
+class CallNote:
     """The note of one call."""
 
-    notes: Notes = field(repr=False)
+    notes: CallNotes = field(repr=False)
     slot: int
     look: Callable[[], tuple[float, bool]] | None = field(default=None, repr=False)
     """Returns what the call has cost by now, and whether the provider told that."""
@@ -86,13 +86,13 @@ class Note:
         self.notes.free(self.slot)
 
 
-class Notes:
+class CallNotes:
     """The file of one worker, used from one event loop; without a folder nothing is noted."""
 
     def __init__(self, folder: Path | None, worker: str) -> None:
         """Open nothing yet."""
         self.folder = None if fcntl is None else folder
-        self.under_way: set[Note] = set()
+        self.under_way: set[CallNote] = set()
         self._worker = worker
         self._file: int | None = None
         self._map: mmap.mmap | None = None
@@ -131,7 +131,7 @@ class Notes:
             path.unlink(missing_ok=True)
         os.close(self._file)
 
-    def begin(self, facts: Mapping[str, Any], cost: float) -> Note | None:
+    def begin(self, facts: Mapping[str, Any], cost: float) -> CallNote | None:
         """Note a call that is about to be made, and at least what it will cost; None where nothing is noted."""
         if self._map is None:
             return None
@@ -143,7 +143,7 @@ class Notes:
             return None
         if not self._unused:
             self._grow()
-        note = Note(self, self._unused.pop())
+        note = CallNote(self, self._unused.pop())
         self.write(note.slot, _IDENTIFIER_AT, b"")
         self.write(note.slot, _FACTS_AT, text)
         self.set_state(note.slot, _UNDER_WAY, is_told=False, cost=cost)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from route.keep.database import Connection
-from route.keep.under_way import Note
+from route.keep.under_way import CallNote
 
 K = TypeVar("K")
 WINDOW = 61
@@ -68,7 +68,7 @@ class Sums:
     """Spent or given back of what this worker has leased, by (day, name)."""
     renew: bool = False
     """Whether the leases of this worker are renewed, though nothing of them was spent."""
-    notes: list[Note] = field(default_factory=list)
+    notes: list[CallNote] = field(default_factory=list)
     """Of the calls that the sums hold."""
     number: int = 0
     """Of the batch, among those of its worker."""

@@ -14,7 +14,7 @@ from p2l.common.long_texts import count_bytes
 from route.config import ModelConfig, Price
 from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
-from route.keep.under_way import Notes
+from route.keep.under_way import CallNotes
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON, NativeRequest, Provider, ProviderError, Recording, Timeouts
 from route.providers.registry import spec_of
@@ -174,7 +174,7 @@ class Charge:
     _all_bytes: int = 0
     _thought_bytes: int = 0
 
-    def note(self, notes: Notes, request_id: str, deployment: str = "") -> None:
+    def note(self, notes: CallNotes, request_id: str, deployment: str = "") -> None:
         """Note the call that is about to be made, so that a kill of this process leaves what it owes."""
         reservation = self.reservation
         facts = {

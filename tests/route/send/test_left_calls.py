@@ -16,7 +16,7 @@ from aiohttp import web
 from benchmarks.billing.provider import serving
 from benchmarks.billing.replicas import Replica
 from benchmarks.recorded.traffic import standing_in
-from route.keep.under_way import Notes, left_files, left_notes
+from route.keep.under_way import CallNotes, left_files, left_notes
 from tests.route.router_helpers import a_router, served
 
 PRICE = {"input": 1.0, "output": 10.0}
@@ -172,7 +172,7 @@ def test_an_answer_that_breaks_off_after_its_head_is_booked_beside_the_next_one(
 
 
 def test_notes_of_a_living_worker_are_left_alone(tmp_path: Path) -> None:
-    notes = Notes(tmp_path, "0123456789abcdef")
+    notes = CallNotes(tmp_path, "0123456789abcdef")
     notes.start()
     calls = [notes.begin({"model": f"model {number}"}, 0.5) for number in range(100)]
     assert all(calls)
@@ -192,7 +192,7 @@ def test_notes_of_a_living_worker_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_has_booked_everything_leaves_no_file(tmp_path: Path) -> None:
-    notes = Notes(tmp_path, "0123456789abcdef")
+    notes = CallNotes(tmp_path, "0123456789abcdef")
     notes.start()
     notes.close(is_booked=True)
     assert left_files(tmp_path) == []
