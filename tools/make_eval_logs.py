@@ -1,8 +1,8 @@
 """Make the small logs in tests/p2l/votes/logs again, by the tools: Inspect, lm-eval, DeepEval and promptfoo.
 
-Four scripted models answer twelve sums, and for lm-eval twelve products, which the worst at sums do best. Run it with a
-Python that has `inspect_ai`, `lm_eval[api]` and `deepeval` installed, in an environment of their own; promptfoo is run
-by the command named with --promptfoo.
+Four scripted models answer twelve sums, and for Inspect and lm-eval twelve products, which the worst at sums do best.
+Run it with a Python that has `inspect_ai`, `lm_eval[api]` and `deepeval` installed, in an environment of their own;
+promptfoo is run by the command named with --promptfoo.
 """
 
 from __future__ import annotations
@@ -66,18 +66,20 @@ class _Server(BaseHTTPRequestHandler):
 
 
 def make_inspect(folder: Path) -> None:
-    """Evaluate the models by Inspect: one log in its usual form each, a fourth as JSON."""
+    """Evaluate the models by Inspect, a log for each model and task."""
     from inspect_ai import Task, eval  # noqa: A004
     from inspect_ai.dataset import MemoryDataset, Sample
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
     from inspect_ai.scorer import match
     from inspect_ai.solver import generate
 
-    samples = [Sample(input=question(n), target=solution(n), id=n + 1) for n in range(len(SUMS))]
-    for model in SKILL:
-        task = Task(dataset=MemoryDataset(samples), solver=generate(), scorer=match(), name="sums")
+    for model, times in ((model, times) for times in (False, True) for model in SKILL):
+        cases = range(len(SUMS))
+        samples = [Sample(input=question(n, times=times), target=solution(n, times=times), id=n + 1) for n in cases]
+        task_name = "products" if times else "sums"
+        task = Task(dataset=MemoryDataset(samples), solver=generate(), scorer=match(), name=task_name)
         name = f"mockllm/{model}"
-        outputs = [ModelOutput.from_content(name, answer(model, n)) for n in range(len(SUMS))]
+        outputs = [ModelOutput.from_content(name, answer(model, n, times=times)) for n in cases]
         for output in outputs:  # else it loads a tokenizer to count tokens
             output.usage = ModelUsage(input_tokens=10, output_tokens=1, total_tokens=11)
         scripted = get_model(name, custom_outputs=outputs)

@@ -393,7 +393,7 @@ def test_a_router_benchmark_keeps_splits_apart_and_passes_over_demos(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("folder", "questions"), [("inspect", 12), ("lm_eval", 24), ("deepeval", 12), ("promptfoo.json", 6)]
+    ("folder", "questions"), [("inspect", 24), ("lm_eval", 24), ("deepeval", 12), ("promptfoo.json", 6)]
 )
 def test_logs_of_the_tools_themselves_give_each_answer_its_grade(folder: str, questions: int, tmp_path: Path) -> None:
     done = import_votes([LOGS / folder], tmp_path / "scores.parquet")
