@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
@@ -105,6 +106,7 @@ _MIGRATIONS = (
 
 
 T = TypeVar("T")
+_PAUSE_SECONDS = 0.02
 _BUSY_SECONDS = 5.0
 _RESERVED_BYTES = 512 * 2**20  # of the disk, where it is not a small one
 
@@ -195,7 +197,7 @@ class SqliteDatabase(Database):
                 factory=_Connection,
             )
             check_schema(connection)  # before anything is changed
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_write_ahead_log(connection)
             connection.execute("PRAGMA synchronous = FULL")
             # A forgotten prompt must not stay in free pages of the file.
             connection.execute("PRAGMA secure_delete = ON")
@@ -208,3 +210,17 @@ class SqliteDatabase(Database):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log; raise sqlite3.OperationalError where others hold the file for too long."""
+    # Of two processes that switch at once SQLite refuses one without waiting, since each would wait for the other.
+    until = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE_SECONDS)

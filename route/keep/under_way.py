@@ -114,7 +114,7 @@ class CallNotes:
         new = path.with_suffix(".new")
         self._file = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(self._file, _HEADER.size + _FIRST_SLOTS * _SLOT_BYTES)
+        _extend(self._file, 0, _HEADER.size + _FIRST_SLOTS * _SLOT_BYTES)
         self._map = mmap.mmap(self._file, 0)
         self._map[: _HEADER.size] = _HEADER.pack(_MARK, self._worker.encode())
         self._unused = list(range(_FIRST_SLOTS))
@@ -141,8 +141,8 @@ class CallNotes:
                 self._has_warned = True
                 _LOGGER.warning("a call with long names is not noted, and not booked if the router is killed")
             return None
-        if not self._unused:
-            self._grow()
+        if not self._unused and not self._grow():
+            return None
         note = CallNote(self, self._unused.pop())
         self.write(note.slot, _IDENTIFIER_AT, b"")
         self.write(note.slot, _FACTS_AT, text)
@@ -172,14 +172,34 @@ class CallNotes:
             self.set_state(slot, _FREE)
             self._unused.append(slot)
 
-    def _grow(self) -> None:
+    def _grow(self) -> bool:
+        """Make room for as many calls again; return whether the disk has it."""
         assert self._map is not None
         assert self._file is not None
-        slots = (len(self._map) - _HEADER.size) // _SLOT_BYTES
+        held = len(self._map)
+        slots = (held - _HEADER.size) // _SLOT_BYTES
         size = _HEADER.size + 2 * slots * _SLOT_BYTES
-        os.ftruncate(self._file, size)
+        try:
+            _extend(self._file, held, size)
+        except OSError as error:
+            os.ftruncate(self._file, held)
+            if not self._has_warned:
+                self._has_warned = True
+                _LOGGER.warning(
+                    "no room for notes of more calls, which are not booked if the router is killed: %s", error
+                )
+            return False
         self._map.resize(size)
         self._unused.extend(range(slots, 2 * slots))
+        return True
+
+
+def _extend(file: int, held: int, size: int) -> None:
+    """Fill a file with zeros up to a size; raise OSError where the disk has no room."""
+    # Room that is only promised would end the process, by SIGBUS, as soon as a full disk cannot keep the promise.
+    written = held
+    while written < size:
+        written += os.pwrite(file, bytes(size - written), written)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ def check(books: Books) -> None:
     assert books.statuses[AMPLE].get("429", 0) == 0
 
 
+@pytest.mark.slow
 def test_books_of_mixed_calls_agree_though_a_router_is_killed(tmp_path: Path) -> None:
     database = str(tmp_path / "books.sqlite")
     books = asyncio.run(book(tmp_path, 300, database=database, seed=4, every=2.0))
