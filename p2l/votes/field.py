@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from p2l.votes.kinds.self_names import REVEALED, REVEALS, maker_of
 from p2l.votes.rows import is_text
-from p2l.votes.schema import hash_turns
 
 _ANONYMOUS = "anony"  # column of exports: whether the names were hidden
 
@@ -31,21 +30,19 @@ class FieldColumns:
 
     def __init__(self) -> None:
         """Begin without votes."""
-        self._hashes: list[npt.NDArray[np.uint64]] = []
+        self._hashes: list[npt.NDArray[np.int64]] = []
 
     def add(self, batch: Any) -> None:
         """Note the prompts of a batch."""
-        hashes = np.zeros(len(batch), dtype=np.uint64)
+        hashes = np.zeros(len(batch), dtype=np.int64)
         if "prompt" in batch.schema.names:
-            prompts = batch.column("prompt").to_pylist()
-            hashes[:] = [
-                hash_turns([" ".join(turn.casefold().split()) for turn in _turns(prompt)]) for prompt in prompts
-            ]
+            # Python's own hash, which is another in each process: these are compared within one, and millions are made.
+            hashes[:] = [hash(_plain(prompt)) for prompt in batch.column("prompt").to_pylist()]
         self._hashes.append(hashes)
 
     def batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches, in the order in which they were added, with the columns that can be told."""
-        hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *self._hashes])
+        hashes = np.concatenate([np.zeros(0, dtype=np.int64), *self._hashes])
         is_first = np.zeros(len(hashes), dtype=bool)
         is_first[np.unique(hashes, return_index=True)[1]] = True
         start = 0
@@ -54,8 +51,10 @@ class FieldColumns:
             start += len(batch)
 
 
-def _turns(prompt: Any) -> list[str]:
-    return [prompt] if isinstance(prompt, str) else list(prompt or [])
+def _plain(prompt: Any) -> tuple[str, ...]:
+    """Return the turns of a prompt without case and further blanks."""
+    turns = (prompt,) if isinstance(prompt, str) else prompt or ()
+    return tuple([" ".join(turn.casefold().split()) for turn in turns])
 
 
 def _with_columns(batch: Any, is_first: npt.NDArray[np.bool_]) -> Any:
