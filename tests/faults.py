@@ -13,6 +13,6 @@ ENDINGS: Counter[tuple[str, str]] = Counter()
 """By what was done, and how that ended."""
 
 
-def ended(what: str, how: str) -> None:
-    """Count one time that something was broken, once it is known that nothing was lost."""
-    ENDINGS[what, how] += 1
+def ended(what: str, how: str, times: int = 1) -> None:
+    """Count how often something was broken, once it is known that nothing was lost."""
+    ENDINGS[what, how] += times

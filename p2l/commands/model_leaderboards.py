@@ -76,8 +76,13 @@ def _by_public(boards: list[Named]) -> list[Named]:
 def _boards(model: Any, shown: _Shown, effects: tuple[Effect, ...], args: argparse.Namespace) -> list[Named]:
     if args.prompt:
         return [
-            Named("prompt", prompt, 1, replace(_of_prompt(model, prompt, shown, args.level), effects=first))
-            for prompt, first in zip(args.prompt, [effects, *[()] * len(args.prompt)], strict=False)
+            Named(
+                "prompt",
+                prompt,
+                1,
+                replace(_of_prompt(model, prompt, shown, args.level), effects=() if number else effects),
+            )
+            for number, prompt in enumerate(args.prompt)
         ]
     # The board of a prompt needs no Arrow, which takes forty megabytes.
     from p2l.leaderboard.groups import Groups

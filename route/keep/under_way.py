@@ -2,7 +2,7 @@
 
 What is written to a mapped file is the operating system's at once, so that a kill loses nothing of it; only a power cut
 does. A note begins before a provider is asked, follows the call, and ends when the database has what the call has cost.
-A worker that starts books what the notes of those that have ended still hold, see `route.send.recovery`.
+A worker that starts books what the notes of those that have ended still hold, see `route.send.left_calls`.
 """
 
 from __future__ import annotations

@@ -170,8 +170,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_undisturbed(tmp_path: Path, k
         assert meta_of(run)["status"] == "completed"
         assert coeval("run", "--config", config, "--continue") == 0
         assert not asked(server)
-    for _ in range(kills):
-        ended("kill of a run of CoEval", "no answer lost, none asked for twice")
+    ended("kill of a run of CoEval", "no answer lost, none asked for twice", kills)
 
 
 def test_an_export_killed_at_any_moment_is_never_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +222,7 @@ def test_an_export_is_killed_in_earnest(tmp_path: Path, kind: str) -> None:
     subprocess.run([*command, "--val-share", "0.6"], check=True, stdout=subprocess.DEVNULL)
     if kind == "jsonl":
         check_export(out)
-    for _ in range(killed):
-        ended(f"kill of an export of votes as {kind}", "of one export, whole")
+    ended(f"kill of an export of votes as {kind}", "of one export, whole", killed)
 
 
 def run_with_votes(folder: Path) -> Run:
