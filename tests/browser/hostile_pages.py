@@ -287,6 +287,7 @@ def console(folder: Path) -> Iterator[Look]:
             page.fill("#key", ADMIN)
             page.keyboard.press("Enter")
             page.wait_for_selector("#live")
+            page.wait_for_load_state()  # what is typed before its script listens asks for nothing
             page.fill("#try-prompt", EVERYTHING)
             page.wait_for_selector("#mixture table")
             page.click("[data-part=requests] summary >> nth=0")

@@ -52,6 +52,7 @@ def console(visit: Visits, router: Served) -> Iterator[Any]:
         opened.page.fill("#key", ADMIN)
         opened.page.keyboard.press("Enter")
         opened.page.wait_for_selector("#live")
+        opened.page.wait_for_load_state()  # what is typed before its script listens asks for nothing
         return opened
 
     return open_page
