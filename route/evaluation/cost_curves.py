@@ -13,7 +13,7 @@ scale; at 0 every policy is the cheapest model.
 A curve is mean score over mean cost on held-out prompts: a point for each budget, straight lines between, level on both
 sides, since who spends less than the limit is within it. Its area is the mean height over the logarithm of cost between
 the mean costs of the cheapest and the dearest model: the mean quality to a user whose budget may be any order of
-magnitude in that range. Intervals resample prompts; differences are between policies on the same samples.
+magnitude in that range.
 
 Shapes: Q questions, T training questions, M models, J budgets, R samples, G points of the cost axis.
 """
@@ -27,7 +27,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from p2l.metrics import Interval
 from route.evaluation.table import Floats, ScoreTable
 from route.routing.optimizers import Problem, get
 from route.routing.pacing import rates_around
@@ -135,8 +134,6 @@ def join(parts: list[Spent]) -> Spent:
 
 
 POINTS = 201
-DRAWS = 1000
-LEVEL = 0.95
 _ROUNDING = 1e-9
 
 
@@ -155,9 +152,9 @@ class Curves:
     """(1 + R, J)"""
 
     @staticmethod
-    def of(spent: Spent, counts: Floats) -> Curves:
-        """Average over the prompts; `counts` (R, Q) has how often a sample holds each."""
-        weights = np.vstack([np.ones(counts.shape[1]), counts])
+    def of(spent: Spent, weights: Floats) -> Curves:
+        """Average over the prompts; `weights` (R, Q) has how much a sample holds of each."""
+        weights = np.vstack([np.ones(weights.shape[1]), weights])
         weights /= weights.sum(axis=1, keepdims=True)
         return Curves(weights @ spent.scores, weights @ spent.costs)
 
@@ -190,24 +187,6 @@ class Curves:
             share = min((height - y[right - 1]) / (y[right] - y[right - 1]), 1.0)
             reached[curve] = x[right - 1] + share * (x[right] - x[right - 1])
         return reached
-
-
-def draw_counts(prompts: tuple[str, ...], *, draws: int = DRAWS, seed: int = 0) -> Floats:
-    """Draw samples: how often (R, Q) each holds each question; questions with one prompt are drawn together."""
-    _, groups = np.unique(np.array(prompts, dtype=object), return_inverse=True)
-    rng = np.random.default_rng(seed)
-    number = int(groups.max()) + 1
-    times = np.stack([np.bincount(rng.integers(0, number, number), minlength=number) for _ in range(draws)])
-    return np.asarray(times[:, groups], dtype=np.float64)
-
-
-def interval(figures: Floats) -> Interval:
-    """Return the estimate (first figure) with percentiles of the samples (the others), infinite ones included."""
-    tail = (1.0 - LEVEL) / 2
-    draws = figures[1:]
-    lower, upper = (float(np.quantile(draws, share, method="nearest")) for share in (tail, 1.0 - tail))
-    spread = float(draws.std(ddof=1)) if np.isfinite(draws).all() else float("nan")
-    return Interval(float(figures[0]), lower, upper, spread)
 
 
 _TUNING_POSITIONS = tuple(np.linspace(0.0, 1.0, 9).tolist())

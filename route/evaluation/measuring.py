@@ -10,9 +10,10 @@ import numpy as np
 from p2l.common.errors import InputError
 from p2l.metrics import Interval, Reliability, joined_points
 from p2l.metrics.calibration import reliability
-from route.evaluation.cost_curves import Curves, Spent, cost_axis, draw_counts, interval, join
+from route.evaluation.cost_curves import Curves, Spent, cost_axis, join
 from route.evaluation.features import with_categories
 from route.evaluation.policies import Outcome, Setup, compare
+from route.evaluation.sampling import Samples, departures, halves, interval
 from route.evaluation.table import Floats, ScoreTable, splits
 from route.evaluation.training import known_models
 
@@ -27,7 +28,6 @@ POLICIES: Mapping[str, str] = {
     "oracle": "oracle, in hindsight",
 }
 _MAX_POINT_ANSWERS = 200_000  # from which the points of a diagram are computed
-_GAIN_MEASURES = ("area", "accuracy", "at_equal_cost")
 _ROUNDING = 1e-9  # of a difference of scores
 _ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
 
@@ -67,6 +67,8 @@ class Results:
     questions: int
     prompts: int
     trained_on: tuple[int, ...]
+    trainings: int
+    """Trainings on halves of the training prompts that gains have in their intervals, in each fold."""
     notes: tuple[str, ...]
     constants: tuple[tuple[str, float], ...]
     """The best single models by budget: names and mean training costs, ascending, each better than all before it."""
@@ -99,12 +101,13 @@ def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: i
     seen = _as_seen(table, table, setup)
     if setup.encoder is not None:  # all prompts at once, so that the cache serves any split
         setup.encoder.states(seen.prompts)
-    outcomes, rows, sizes = [], [], []
+    outcomes, again, rows, sizes = [], [], [], []
     for train, test in splits(table.prompts, share=share, folds=folds, seed=seed):
         outcomes.append(compare(seen.take(train), seen.take(test), setup))
+        again.append(_on_halves(seen.take(train), seen.take(test), setup, outcomes[-1], seed))
         rows.append(test)
         sizes.append(len(train))
-    return _results(table.take(np.concatenate(rows)), outcomes, tuple(sizes), setup, seed), outcomes[-1]
+    return _results(table.take(np.concatenate(rows)), outcomes, again, tuple(sizes), setup, seed), outcomes[-1]
 
 
 def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> tuple[Results, Outcome]:
@@ -122,8 +125,24 @@ def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> t
     if setup.model is not None:
         held = held.of_models(known_models(setup.model, held))
     train = train.of_models(held.models)
-    outcome = compare(_as_seen(train, held, setup), _as_seen(held, train, setup), setup)
-    return _results(held, [outcome], (len(train.prompts),), setup, seed), outcome
+    sides = _as_seen(train, held, setup), _as_seen(held, train, setup)
+    outcome = compare(*sides, setup)
+    again = _on_halves(*sides, setup, outcome, seed)
+    return _results(held, [outcome], [again], (len(train.prompts),), setup, seed), outcome
+
+
+def _on_halves(
+    train: ScoreTable, test: ScoreTable, setup: Setup, outcome: Outcome, seed: int
+) -> list[Mapping[str, Spent] | None]:
+    """Return what policies earn that were trained on random halves of the training prompts; None of one too small."""
+    learned = None if setup.model is None else outcome.learned  # a P2L that is not trained here stays the same
+    spent: list[Mapping[str, Spent] | None] = []
+    for rows in halves(train.prompts, setup.trainings, seed=seed):
+        try:
+            spent.append(compare(train.take(rows), test, setup, learned=learned).spent)
+        except InputError:  # the whole could be trained on
+            spent.append(None)
+    return spent
 
 
 def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
@@ -138,51 +157,45 @@ def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
     return with_categories(table)
 
 
-def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], setup: Setup, seed: int) -> Results:
+def _results(
+    test: ScoreTable,
+    outcomes: list[Outcome],
+    again: list[list[Mapping[str, Spent] | None]],
+    sizes: tuple[int, ...],
+    setup: Setup,
+    seed: int,
+) -> Results:
+    """Return the results of folds; `again` has, for each fold, what trainings on halves earn."""
     names = _ONE_PRICE_POLICIES if test.one_price else tuple(POLICIES)
     spent = {name: join([outcome.spent[name] for outcome in outcomes]) for name in names}
     expected = np.concatenate([outcome.learned.expected for outcome in outcomes])
-    best = np.concatenate([np.full(len(outcome.learned.expected), outcome.best) for outcome in outcomes])
-    counts = draw_counts(test.prompts, seed=seed)
-    curves = {name: Curves.of(values, counts) for name, values in spent.items()}
-    rows = np.arange(len(best))
-    # The best single model without a budget: a curve of one point, at whose cost and score others are read.
-    scores, costs = test.scores[rows, best][:, None], test.costs[rows, best][:, None]
-    alone = Curves.of(Spent(scores=scores, costs=costs, expected=scores), counts)
-    reads: dict[str, Callable[[Curves], Floats]] = {"accuracy": lambda curves: curves.scores[:, -1]}
-    if not test.one_price:
-        means = test.costs.mean(axis=0)
-        axis = cost_axis(float(means.min()), float(means.max()))
-        reads["area"] = lambda curves: curves.areas(axis)
-        reads["at_equal_cost"] = lambda curves: curves.at(alone.costs[:, 0])
-        reads["cost_ratio"] = lambda curves: curves.cost_of(alone.scores[:, 0]) / alone.costs[:, 0]
+    trainings = [
+        [spent for spent in folds if spent is not None] for folds in zip(*again, strict=True) if None not in folds
+    ]
+    measured = _Measured.of(test, outcomes, trainings, Samples.of(test.prompts, seed=seed))
     # What folds have in common stands once.
     settings = {
         name: tuple(dict.fromkeys(outcome.settings[name] for outcome in outcomes if outcome.settings.get(name)))
         for name in names
     }
     explained = {
-        name: explained_share(np.concatenate([outcome.expected[name] for outcome in outcomes]), test.scores, counts)
+        name: explained_share(
+            np.concatenate([outcome.expected[name] for outcome in outcomes]), test.scores, measured.samples.weights
+        )
         for name in outcomes[0].expected
     }
-    notes = []
-    if test.left_out:
-        notes.append(f"left out, answered too few questions: {', '.join(test.left_out)}")
-    if test.incomplete:
-        notes.append(f"left out, {test.incomplete} questions that not all models answered")
-    if test.clipped:
-        notes.append(f"scores of the table beyond 0 or 1 that were taken for these: {test.clipped}")
     return Results(
         table=test.name,
         models=test.models,
         questions=len(test.prompts),
         prompts=len(set(test.prompts)),
         trained_on=sizes,
-        notes=tuple(notes),
+        trainings=len(trainings),
+        notes=_notes(test, setup.trainings - len(trainings)),
         constants=_constants(test.models, outcomes, sizes),
         one_price=test.one_price,
         on_average=setup.on_average and not test.one_price,
-        policies={name: _policy_report(name, curves, reads, settings[name], explained.get(name)) for name in names},
+        policies={name: measured.report(name, settings[name], explained.get(name)) for name in names},
         model_points={
             model: (float(cost), float(score))
             for model, cost, score in zip(test.models, test.costs.mean(axis=0), test.scores.mean(axis=0), strict=True)
@@ -190,6 +203,133 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
         pairs=_reliability(expected, test.scores, test.prompts),
         chosen=_reliability(spent["p2l"].expected[:, -1:], spent["p2l"].scores[:, -1:], test.prompts),
     )
+
+
+def _notes(test: ScoreTable, trainings_left_out: int) -> tuple[str, ...]:
+    notes = []
+    if trainings_left_out:
+        notes.append(
+            f"left out, {trainings_left_out} trainings on halves of the training prompts, which have too few of these; "
+            "intervals do not hold all that another draw of training prompts would change"
+        )
+    if test.left_out:
+        notes.append(f"left out, answered too few questions: {', '.join(test.left_out)}")
+    if test.incomplete:
+        notes.append(f"left out, {test.incomplete} questions that not all models answered")
+    if test.clipped:
+        notes.append(f"scores of the table beyond 0 or 1 that were taken for these: {test.clipped}")
+    return tuple(notes)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What all policies earn on samples of prompts, trained on all training prompts and on halves of them."""
+
+    curves: Mapping[str, Curves]
+    figures: Mapping[str, Mapping[str, Floats]]
+    """By measure and policy: (1 + R,)."""
+    of_halves: Mapping[str, Sequence[Mapping[str, Floats]]]
+    """By measure, training on a half, and policy: (1 + R,)."""
+    alone: Curves
+    """The best single model without a budget: a curve of one point, at whose cost and score others are read."""
+    samples: Samples
+
+    @staticmethod
+    def of(
+        test: ScoreTable,
+        outcomes: Sequence[Outcome],
+        trainings: Sequence[Sequence[Mapping[str, Spent]]],
+        samples: Samples,
+    ) -> _Measured:
+        """Average what was spent in all folds; `trainings` has, for each one on halves, what it spent in each fold."""
+        best = np.concatenate([np.full(len(outcome.learned.expected), outcome.best) for outcome in outcomes])
+        rows = np.arange(len(best))
+        scores, costs = test.scores[rows, best][:, None], test.costs[rows, best][:, None]
+        alone = Curves.of(Spent(scores=scores, costs=costs, expected=scores), samples.weights)
+        reads: dict[str, Callable[[Curves], Floats]] = {"accuracy": lambda curves: curves.scores[:, -1]}
+        if not test.one_price:
+            means = test.costs.mean(axis=0)
+            axis = cost_axis(float(means.min()), float(means.max()))
+            reads["area"] = lambda curves: curves.areas(axis)
+            reads["at_equal_cost"] = lambda curves: curves.at(alone.costs[:, 0])
+
+        def averaged(folds: Sequence[Mapping[str, Spent]]) -> dict[str, Curves]:
+            names = _ONE_PRICE_POLICIES if test.one_price else POLICIES
+            return {name: Curves.of(join([spent[name] for spent in folds]), samples.weights) for name in names}
+
+        whole, of_halves = averaged([outcome.spent for outcome in outcomes]), [averaged(folds) for folds in trainings]
+        return _Measured(
+            curves=whole,
+            figures={
+                measure: {name: read(curves) for name, curves in whole.items()} for measure, read in reads.items()
+            },
+            of_halves={
+                measure: [{name: read(curves) for name, curves in half.items()} for half in of_halves]
+                for measure, read in reads.items()
+            },
+            alone=alone,
+            samples=samples,
+        )
+
+    def report(self, name: str, settings: tuple[str, ...], explained: Interval | None) -> PolicyReport:
+        """Return the figures of a policy."""
+        measures = {
+            measure: interval(self.samples.with_unseen(figures[name], low=0.0, high=1.0))
+            for measure, figures in self.figures.items()
+        }
+        over_constant, oracle_share = self._oracle_shares(name)
+        points = zip(self.curves[name].costs[0].tolist(), self.curves[name].scores[0].tolist(), strict=True)
+        return PolicyReport(
+            about=POLICIES[name],
+            area=measures.get("area"),
+            accuracy=measures["accuracy"],
+            at_equal_cost=measures.get("at_equal_cost"),
+            cost_ratio=None if "area" not in measures else interval(self._cost_ratio(name)),
+            gains={}
+            if name == "p2l"
+            else {measure: interval(self._gain("p2l", name, measure)) for measure in measures},
+            over_constant=over_constant,
+            oracle_share=oracle_share,
+            explained=explained,
+            curve=tuple(points),
+            settings=settings,
+        )
+
+    def _gain(self, name: str, other: str, measure: str) -> Floats:
+        """Return how much more (1 + R,) a policy has than another, on samples of prompts and of trainings."""
+        gains = self.figures[measure][name] - self.figures[measure][other]
+        if self.of_halves[measure]:
+            gains = gains + departures([figures[name] - figures[other] for figures in self.of_halves[measure]])
+        return self.samples.with_unseen(gains, low=-1.0, high=1.0)
+
+    def _oracle_shares(self, name: str) -> tuple[dict[str, Interval], dict[str, Interval]]:
+        """Return, by measure, what a policy gains over the best single model, and as a share of the oracle's gain."""
+        gains: dict[str, Interval] = {}
+        shares: dict[str, Interval] = {}
+        for measure, figures in self.figures.items():
+            if name == "single":
+                continue
+            gain = self._gain(name, "single", measure)
+            gains[measure] = interval(gain)
+            possible = figures["oracle"] - figures["single"]
+            if possible[0] > _ROUNDING:
+                # On the unseen prompt where the policy does worst the oracle gains nothing either.
+                possible = self.samples.with_unseen(possible, low=0.0, high=1.0)
+                # A sample of prompts on which no choice gains anything has nothing to take a share of.
+                share = np.where(possible > _ROUNDING, gain / np.maximum(possible, _ROUNDING), 0.0)
+                shares[measure] = interval(share)
+        return gains, shares
+
+    def _cost_ratio(self, name: str) -> Floats:
+        """Return the cost (1 + R,) at which a policy has the best single model's score, over that model's cost.
+
+        What unseen prompts and other trainings change of scores moves the curve up or down.
+        """
+        moved = np.zeros(len(self.samples.weights) + 1)
+        if name != "single":
+            scores = self.figures["at_equal_cost"]
+            moved = self._gain(name, "single", "at_equal_cost") - (scores[name] - scores["single"])
+        return self.curves[name].cost_of(self.alone.scores[:, 0] - moved) / self.alone.costs[:, 0]
 
 
 def _constants(
@@ -208,71 +348,22 @@ def _constants(
     return tuple(frontier)
 
 
-def _oracle_shares(
-    name: str, curves: Mapping[str, Curves], reads: Mapping[str, Callable[[Curves], Floats]]
-) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Return, by measure, what a policy gains over the best single model, and as a share of what the oracle gains."""
-    gains: dict[str, Interval] = {}
-    shares: dict[str, Interval] = {}
-    for measure in _GAIN_MEASURES:
-        if measure not in reads or name == "single":
-            continue
-        of_single = reads[measure](curves["single"])
-        gain = reads[measure](curves[name]) - of_single
-        possible = reads[measure](curves["oracle"]) - of_single
-        gains[measure] = interval(gain)
-        if possible[0] > _ROUNDING:
-            # A sample of prompts on which no choice gains anything has nothing to take a share of.
-            shares[measure] = interval(np.where(possible > _ROUNDING, gain / np.maximum(possible, _ROUNDING), 0.0))
-    return gains, shares
-
-
-def explained_share(expected: Floats, scores: Floats, counts: Floats) -> Interval:
+def explained_share(expected: Floats, scores: Floats, weights: Floats) -> Interval:
     """Return the share of the variance of models' deviations that expected scores (Q, M) foresee.
 
     A deviation is a score less the model's mean score and the prompt's, more the mean of all: what is left to choose
     by once it is known how good each model is and how hard each prompt. Below zero where expectations are worse than
-    none. `counts` (R, Q) has how often a sample holds each prompt.
+    none. `weights` (R, Q) has how much a sample holds of each prompt.
     """
     truth, foreseen = _deviations(scores), _deviations(expected)
-    weights = np.vstack([np.ones(len(scores)), counts])
-    missed, all_ = (weights @ (rows**2).sum(axis=1) for rows in (truth - foreseen, truth))
+    every = np.vstack([np.ones(len(scores)), weights])
+    missed, all_ = (every @ (rows**2).sum(axis=1) for rows in (truth - foreseen, truth))
     return interval(1.0 - missed / np.maximum(all_, np.finfo(np.float64).tiny))
 
 
 def _deviations(scores: Floats) -> Floats:
     """Return scores (Q, M) less the means of their row and column, more the mean of all."""
     return np.asarray(scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean())
-
-
-def _policy_report(
-    name: str,
-    curves: Mapping[str, Curves],
-    reads: Mapping[str, Callable[[Curves], Floats]],
-    settings: tuple[str, ...],
-    explained: Interval | None,
-) -> PolicyReport:
-    measures = {measure: interval(read(curves[name])) for measure, read in reads.items()}
-    gains = {
-        measure: interval(reads[measure](curves["p2l"]) - reads[measure](curves[name]))
-        for measure in _GAIN_MEASURES
-        if measure in reads and name != "p2l"
-    }
-    over_constant, oracle_share = _oracle_shares(name, curves, reads)
-    points = zip(curves[name].costs[0].tolist(), curves[name].scores[0].tolist(), strict=True)
-    return PolicyReport(
-        about=POLICIES[name],
-        area=measures.get("area"),
-        accuracy=measures["accuracy"],
-        at_equal_cost=measures.get("at_equal_cost"),
-        cost_ratio=measures.get("cost_ratio"),
-        gains=gains,
-        over_constant=over_constant,
-        oracle_share=oracle_share,
-        explained=explained,
-        curve=tuple(points),
-        settings=settings,
-    )
 
 
 def _reliability(expected: Floats, realised: Floats, prompts: Sequence[str]) -> Reliability:

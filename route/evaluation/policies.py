@@ -175,10 +175,12 @@ class Setup:
     """A trained P2L in place of the recipe."""
     on_average: bool = False
     """Whether budgets are means over all requests, rather than those of each."""
+    trainings: int = 4
+    """Trainings on random halves of the training prompts, which tell how much another draw of these would change."""
 
 
 @dataclass(frozen=True)
-class _Learned(_Tuned):
+class Learned(_Tuned):
     """A P2L, and its expected scores of test prompts."""
 
     trained: Trained | None = None
@@ -193,7 +195,7 @@ class Outcome:
     settings: dict[str, str]
     best: int
     """The model with the best mean training score; of several the cheapest."""
-    learned: _Learned
+    learned: Learned
     expected: dict[str, Floats]
     """Expected scores (Q, M) of the policies that foresee any."""
     mean_scores: Floats
@@ -202,14 +204,15 @@ class Outcome:
     """(M,) of the training questions."""
 
 
-def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
-    """Train every policy on one table and run it on another with the same models."""
+def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup, *, learned: Learned | None = None) -> Outcome:
+    """Train every policy on one table and run it on another with the same models; `learned` is a P2L already there."""
     for side, table in (("training", train_table), ("test", test)):
         if not table.prompts:
             raise InputError(f"{table.name}: no question is on the {side} side; change --share or --folds")
     setup = replace(setup, on_average=setup.on_average and not train_table.one_price)
     worth = worth_on(train_table, on_average=setup.on_average)
-    learned = learn(train_table, test, setup, worth)
+    if learned is None:
+        learned = learn(train_table, test, setup, worth)
     costs = train_table.costs.mean(axis=0)
     means = train_table.scores.mean(axis=0)
     best = int(np.lexsort((costs, -means))[0])  # of equally good models the cheapest, as policies spend
@@ -254,10 +257,10 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     )
 
 
-def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> _Learned:
+def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:
     """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
     if setup.model is not None:
-        return _Learned(expected_by(setup.model, test), f"{setup.model}")
+        return Learned(expected_by(setup.model, test), f"{setup.model}")
     backbones, states = _read(train_table, setup, worth)
     trained = train(train_table, states, worth, beyond_groups=setup.on_average)
     words = backbones.get("words")
@@ -269,7 +272,7 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     # Where no words are read, none are known.
     known = words.known(test.prompts) if isinstance(words, Words) else np.zeros(len(test.prompts))
     expected = trained.expected({name: backbone.states(test.prompts) for name, backbone in backbones.items()}, known)
-    return _Learned(expected, trained.settings, trained, backbones)
+    return Learned(expected, trained.settings, trained, backbones)
 
 
 def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Reader], dict[str, Floats]]:

@@ -80,6 +80,7 @@ def write_results(results: Results, folder: Path, *, has_figures: bool) -> None:
             "questions": results.questions,
             "prompts": results.prompts,
             "trained_on": list(results.trained_on),
+            "trainings": results.trainings,
             "notes": list(results.notes),
             "one_price": results.one_price,
             "budget": None if results.one_price else budget,
@@ -284,7 +285,7 @@ def routing_report(results: Results, model: str, data: str) -> Report:
             ("prompts", f"{results.prompts:,}"),
             ("models", f"{len(results.models):,}"),
             ("trained on", f"{trained} questions"),
-            ("intervals", "95%, over prompts"),
+            ("intervals", f"95%, over prompts{' and trainings' if results.trainings else ''}"),
         ],
         [*results.notes, *_settings(results)],
     )

@@ -2,7 +2,8 @@
 
 What is decided between is the router on the P2L, a simpler policy that chooses by prompt, and the best constant: always
 asking one model, or at each budget the best that it buys, chosen on training prompts. Whoever departs from the constant
-has to be ahead of it by an interval over prompts, so that nobody is switched to a router by luck.
+has to be ahead of it by an interval over prompts and trainings, so that nobody is switched to a router by luck. That
+nothing pays is said only where these intervals leave no room for a gain that is worth a router. All else is undecided.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _SIMPLER_POLICIES = ("category", "nearest", "clusters")
 """Policies that choose by prompt too, in a simpler way."""
 _LEVEL = 0.95
 """Of what counts as beyond chance."""
+_FEWEST_PROMPTS = 20
+"""Held-out prompts below which nothing is decided: intervals rest on their being like those to come."""
+_SMALLEST_GAIN = 0.01
+"""Of the score, which is worth a router; where all intervals end below it, the constant is as good."""
 _POWER = 0.8
 """Chance that further prompts decide, if the gain is as large as it seems."""
 
@@ -50,19 +55,21 @@ def decide(results: Results) -> RoutingDecision:
     leads = {name: policy.over_constant.get(results.measure) for name, policy in results.policies.items()}
     router = leads["p2l"]
     assert router is not None
+    undecided = RoutingDecision(
+        policy="single", is_decided=False, further_prompts=_further_prompts(router, results.prompts)
+    )
+    if results.prompts < _FEWEST_PROMPTS:
+        return undecided
     if router.lower > 0:
         return RoutingDecision(policy="p2l", is_decided=True, further_prompts=None)
+    simpler = {name: lead for name in _SIMPLER_POLICIES if (lead := leads.get(name)) is not None}
     # The best of three is taken, so that each has to be surer.
-    ahead = {
-        name: float(lead.estimate)
-        for name in _SIMPLER_POLICIES
-        if (lead := leads.get(name)) is not None and _is_ahead(lead, tries=len(_SIMPLER_POLICIES))
-    }
+    ahead = {name: float(lead.estimate) for name, lead in simpler.items() if _is_ahead(lead, tries=len(simpler))}
     if ahead:
         return RoutingDecision(policy=max(ahead, key=ahead.__getitem__), is_decided=True, further_prompts=None)
-    if router.estimate <= 0:
+    if max(lead.upper for lead in (router, *simpler.values())) < _SMALLEST_GAIN:
         return RoutingDecision(policy="single", is_decided=True, further_prompts=None)
-    return RoutingDecision(policy="single", is_decided=False, further_prompts=_further_prompts(router, results.prompts))
+    return undecided
 
 
 def _is_ahead(lead: Interval, *, tries: int) -> bool:
@@ -72,10 +79,16 @@ def _is_ahead(lead: Interval, *, tries: int) -> bool:
 
 
 def _further_prompts(lead: Interval, prompts: int) -> int:
-    """Return how many prompts beside these `prompts` an interval needs to leave zero out, with the chance `_POWER`."""
+    """Return how many prompts beside these an interval needs to leave out zero, or a gain that is worth a router.
+
+    With the chance `_POWER`, if the gain is as it seems. The variance of a gain is v / n of n prompts as they differ,
+    and 1 / n^2 of the two that nobody has seen.
+    """
     errors = NormalDist().inv_cdf(0.5 + _LEVEL / 2) + NormalDist().inv_cdf(_POWER)
-    needed = math.ceil(prompts * float(errors * lead.standard_error / lead.estimate) ** 2)
-    return max(1, needed - prompts)
+    distance = max(float(lead.estimate), _SMALLEST_GAIN - float(lead.estimate)) / errors
+    spread = max(float(lead.standard_error) ** 2 - 1.0 / (prompts + 1) ** 2, 0.0) * prompts
+    needed = math.ceil((spread + math.hypot(spread, 2.0 * distance)) / (2.0 * distance**2))
+    return max(1, needed - prompts, _FEWEST_PROMPTS - prompts)
 
 
 def routing_verdict(results: Results) -> Verdict:
@@ -96,13 +109,13 @@ def routing_verdict(results: Results) -> Verdict:
         )
         return Verdict(sentence, "bad", reason)
     if decision.further_prompts is not None:
+        more = counted(decision.further_prompts, "more graded prompt")
         sentence = (
-            f"Do not route here yet: these answers do not show that anything beats {constant}. About "
-            f"{counted(decision.further_prompts, 'further prompt')} held out would decide it, if the gain is what it "
-            "seems."
+            f"Undecided: about {more} held out would tell whether anything beats {constant}, which is what to do until "
+            "then."
         )
         return Verdict(sentence, "", reason)
-    return Verdict(f"Do not route here: nothing beats {constant}.", "bad", reason)
+    return Verdict(f"Do not route here: nothing beats {constant} by a point of the score.", "bad", reason)
 
 
 def _cheaper(results: Results) -> str:

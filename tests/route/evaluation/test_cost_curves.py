@@ -11,9 +11,7 @@ from route.evaluation.cost_curves import (
     Spent,
     budgets,
     cost_axis,
-    draw_counts,
     earnings,
-    interval,
     join,
     spend,
     spend_at_random,
@@ -173,22 +171,6 @@ def test_the_area_of_a_level_curve_is_its_height_and_steps_count_by_orders_of_ma
     assert level.areas(cost_axis(1.0, 100.0))[0] == pytest.approx(0.3)
     step = Curves(np.array([[0.0, 0.0, 1.0, 1.0]]), np.array([[1.0, 9.999, 10.001, 100.0]]))
     assert step.areas(cost_axis(1.0, 100.0))[0] == pytest.approx(0.5, abs=0.01)
-
-
-def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
-    rng, hits = np.random.default_rng(0), 0
-    for trial in range(100):
-        values = rng.random((60, 1))
-        counts = draw_counts(tuple(map(str, range(60))), draws=200, seed=trial)
-        found = interval(Curves.of(Spent(values, values, values), counts).scores[:, 0])
-        hits += found.lower <= 0.5 <= found.upper
-    assert 88 <= hits <= 99
-
-
-def test_equal_prompts_are_drawn_together() -> None:
-    counts = draw_counts(("a", "b", "a", "c"), draws=50)
-    assert (counts[:, 0] == counts[:, 2]).all()
-    assert (counts[:, 0] != counts[:, 1]).any()
 
 
 def test_folds_are_joined_prompt_by_prompt() -> None:
