@@ -29,6 +29,8 @@ SIZES = [
     pytest.param(1400, "light", marks=pytest.mark.slow),
 ]
 """Each width and each scheme once, the other two among the slow tests: widths move things, schemes color them."""
+SIZES_OF_MANY = [SIZES[0], pytest.param(1400, "dark", marks=pytest.mark.slow), *SIZES[2:]]
+"""For pages that share a style sheet: the narrow screen, where things break, and the others among the slow tests."""
 
 
 def transferred(browser: Any, url: str) -> list[float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import SIZES, Visits
+from tests.browser.conftest import SIZES_OF_MANY, Visits
 from tests.coeval.helpers import coeval
 from tests.coeval.view.hostile_runs import write_hostile_run
 
@@ -20,7 +20,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted((root / "reports").rglob("index.html"))
 
 
-@pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.parametrize(("width", "scheme"), SIZES_OF_MANY)
 def test_every_page_is_accessible_and_fits(visit: Visits, reports: list[Path], width: int, scheme: str) -> None:
     assert len(reports) > 10
     opened = visit(reports[0].as_uri(), width=width, scheme=scheme)

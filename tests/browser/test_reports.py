@@ -24,7 +24,7 @@ from p2l.metrics import Interval
 from p2l.training.run_records import read_run
 from route.evaluation.measuring import POLICIES, PolicyReport, Results
 from route.evaluation.report import routing_report
-from tests.browser.conftest import SIZES, Visit, Visits
+from tests.browser.conftest import SIZES_OF_MANY, Visit, Visits
 from tests.p2l.commands.test_explain import arena
 from tests.p2l.evaluation.evaluation_results import output
 from tests.p2l.evaluation.training_runs import make_run, publications, write_lines
@@ -147,7 +147,7 @@ def unfold(opened: Visit) -> None:
     opened.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
 
 
-@pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.parametrize(("width", "scheme"), SIZES_OF_MANY)
 def test_a_report_is_accessible_and_fits(visit: Visits, address: str, width: int, scheme: str) -> None:
     opened = visit(address, width=width, scheme=scheme)
     unfold(opened)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import SIZES, Visits
+from tests.browser.conftest import SIZES_OF_MANY, Visits
 from tests.browser.test_endpoint_page import tab_to
 from tests.coeval.helpers import coeval
 from tests.coeval.view.hostile_runs import PLANT, write_hostile_run
@@ -216,7 +216,7 @@ def test_it_can_be_read_without_scripts(visit: Visits, viewer: str) -> None:
     assert count(page) == "Items 51 to 54 of 54"
 
 
-@pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.parametrize(("width", "scheme"), SIZES_OF_MANY)
 def test_it_is_accessible_and_fits(visit: Visits, viewer: str, width: int, scheme: str) -> None:
     opened = visit(viewer, width=width, scheme=scheme)
     page = opened.page

@@ -75,6 +75,7 @@ def check_predictions(folder: Path, worth: dict[str, float]) -> P2L:
     return model
 
 
+@pytest.mark.slow
 def test_planted_effects_come_back_and_predictions_leave_them_out(
     command: Command, configure: Configure, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_the_documented_line_works_as_it_stands(command: Command, model: Path, d
     assert len(rows[0]["coefs"][0]) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_gone_on_with_by_two_processes(
     command: Command, model: Path, data: Path, alone: bytes, tmp_path: Path
 ) -> None:

@@ -24,7 +24,11 @@ def alone(
 
 @pytest.mark.parametrize(
     ("form", "stage"),
-    [(["p2l.train"], 0), pytest.param(["--module", "p2l.train"], 1, marks=pytest.mark.slow), (["train.py"], 2)],
+    [
+        (["p2l.train"], 0),
+        pytest.param(["--module", "p2l.train"], 1, marks=pytest.mark.slow),
+        pytest.param(["train.py"], 2, marks=pytest.mark.slow),
+    ],
     ids=lambda form: str(form),
 )
 def test_two_processes_take_the_steps_of_one(

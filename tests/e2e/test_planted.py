@@ -101,6 +101,7 @@ def test_code_in_the_part_of_another_process_ends_the_run_in_one_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_planted_checkpoint_is_one_line_and_exit_code_2(command: Command, runs: Runs, tmp_path: Path) -> None:
     resumed = tmp_path / "checkpoint-4"
     shutil.copytree(runs.folder / "stage0" / "out" / "run" / "checkpoint-4", resumed)

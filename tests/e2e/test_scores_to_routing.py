@@ -16,7 +16,9 @@ PAGE = (ROOT / "docs" / "start" / "scores.md").read_text(encoding="utf-8")
 LOGS = ROOT / "tests" / "p2l" / "votes" / "logs"
 
 
-@pytest.mark.parametrize(("tool", "kind"), [("lm_eval", "lm-eval samples"), ("inspect", "Inspect logs")])
+@pytest.mark.parametrize(
+    ("tool", "kind"), [("lm_eval", "lm-eval samples"), pytest.param("inspect", "Inspect logs", marks=pytest.mark.slow)]
+)
 def test_three_commands_lead_from_logs_to_a_routing_verdict(
     command: Command, tmp_path: Path, tool: str, kind: str
 ) -> None:

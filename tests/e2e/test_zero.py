@@ -111,6 +111,7 @@ def test_one_process_takes_the_steps_of_stage_0_and_goes_on_bit_for_bit(
         assert (folder / "model.safetensors").read_bytes() == (whole[name] / "model.safetensors").read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.launcher
 def test_two_processes_take_the_steps_of_one_with_twice_the_accumulation(
     command: Command, tmp_path: Path, parts: Sequence[Path], plain: Path

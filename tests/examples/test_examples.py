@@ -85,6 +85,7 @@ def test_forecasts_are_measured_beside_leaderboards() -> None:
     assert all(0.5 < loss < 2.0 for loss in losses.values())
 
 
+@pytest.mark.slow
 def test_a_simulated_arena_has_forecasts_between_one_leaderboard_and_the_truth() -> None:
     learned = run("known_truth", 500)
     assert learned.losses["the truth itself"] == min(learned.losses.values())

@@ -85,7 +85,7 @@ def flags(folder: Path, url: str, **changes: Any) -> list[str]:
     return ["-c", str(path), "--model", "frontier", "--record", str(folder / "days.jsonl")]
 
 
-@pytest.mark.parametrize("has_logprobs", [True, False])
+@pytest.mark.parametrize("has_logprobs", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_swap_behind_the_same_name_shows(
     tmp_path: Path, has_logprobs: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +127,7 @@ def replies(model: Model, repeats: int = 3) -> list[list[Reply]]:
     return [[Reply.of(model.answer(prompt)) for _ in range(repeats)] for prompt in PROMPTS]
 
 
+@pytest.mark.slow
 def test_the_same_model_is_seldom_taken_for_another() -> None:
     model = Model("m-1", seed=3)
     alarms = [any(each.is_change for each in differences(replies(model, 2), replies(model, 2))) for _ in range(5)]

@@ -38,6 +38,7 @@ def committed(*folders: str) -> set[str]:
     return set(done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_the_same_commit_gives_the_same_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
     assert build(tmp_path)[0].read_bytes() == built[0].read_bytes()
 

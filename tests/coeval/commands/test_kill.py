@@ -143,7 +143,8 @@ def run_until(server: MockServer, config: Path, requests: int, *, go_on: bool) -
     return was_killed
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [3, 20])
 def test_a_run_killed_at_random_moments_ends_as_if_undisturbed(tmp_path: Path, kills: int) -> None:
     chance = random.Random(kills)
     with MockServer(latency=0.01) as server:

@@ -49,6 +49,7 @@ def call(address: str, name: str, arguments: dict[str, object]) -> Any:
     return asyncio.run(conversation())
 
 
+@pytest.mark.slow
 @needs_encoder
 def test_train_over_http_says_whether_the_votes_help(address: str, tmp_path: Path) -> None:
     votes = write_votes(tmp_path / "votes.jsonl", vote_rows(160))

@@ -17,6 +17,7 @@ def flags(model: Path, data: Path, out: Path) -> list[str]:
     return ["--model", str(model), "--dataset", str(data), "--output-dir", str(out), "--device", "cpu", "--quiet"]
 
 
+@pytest.mark.slow
 def test_workers_of_ray_write_what_one_process_writes(tmp_path: Path, command: Command) -> None:
     needs_ray()
     model, data = make_model(tmp_path / "model"), write_jsonl(tmp_path / "prompts.jsonl", prompt_rows(1300))

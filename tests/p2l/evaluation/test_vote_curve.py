@@ -60,6 +60,7 @@ def test_another_model_is_compared_on_the_same_prompts() -> None:
     assert "encoder=large on the same votes: lower by 0.0500 [0.0500, 0.0500] (better)" in curve.to_text()
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_goes_on(tmp_path: Path, backbone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row | {"prompt": f"{row['prompt']} {number}"} for number, row in enumerate(vote_rows(1000))]
     votes = write_votes(tmp_path / "votes.jsonl", rows)

@@ -67,6 +67,7 @@ def test_a_side_is_told_from_uneven_models_whatever_their_order(
     assert ("no more than chance" in seen["side"].text) == (side == 0)
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_are_no_wider_than_needed(tmp_path: Path) -> None:
     sides = [look(tmp_path, cast(1_000, stronger_first=0.8, seed=seed))["side"] for seed in range(40)]
     scores = np.array([seen.estimate / ((seen.upper - seen.lower) / 5.15) for seen in sides])  # type: ignore[operator]

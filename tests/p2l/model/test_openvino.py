@@ -89,6 +89,7 @@ def test_answers_are_the_same_whatever_shares_the_batch(tmp_path: Path, first: i
     np.testing.assert_allclose(together, alone, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_graph_that_is_dropped_leaves_nothing_behind(tmp_path: Path) -> None:
     model, _ = tiny(tmp_path, "llama", hidden_size=256)

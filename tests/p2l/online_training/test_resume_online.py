@@ -37,6 +37,7 @@ def same_bytes(one: Path, other: Path) -> bool:
     return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_kill_is_survived_bit_for_bit(command: Command, configure: Configure, tmp_path: Path) -> None:
     """The run is killed between two checkpoints; its head has grown, votes wait, others stand ready to be replayed."""
     killed, whole = tmp_path / "out" / "killed", tmp_path / "out" / "whole"

@@ -15,7 +15,7 @@ def people(seed: int, votes: int = 3000) -> tuple[np.ndarray, Votes]:  # type: i
     return honest(Field(votes=votes), np.random.default_rng([seed, 47]))
 
 
-@pytest.mark.parametrize(("each", "honest_votes"), [(8, 3000), (19, 1900)])
+@pytest.mark.parametrize(("each", "honest_votes"), [(8, 3000), pytest.param(19, 1900, marks=pytest.mark.slow)])
 def test_colluders_leave_each_model_within_its_clean_interval(each: int, honest_votes: int) -> None:
     row = attacked(chosen, each, Field(votes=honest_votes), 4)
     assert row[0] == "0 of 4", "as they are, the votes of colluders decide"
@@ -70,7 +70,9 @@ def test_a_network_is_seen_where_its_voters_are_too_new_to_be() -> None:
     assert not {f"x{n}" for n in range(12)} & {voter.name for voter in examine(without).suspects}
 
 
-@pytest.mark.parametrize("name", ["new name each vote, ten networks", "new name and network each vote"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("new name each vote, ten networks", marks=pytest.mark.slow), "new name and network each vote"]
+)
 def test_names_thrown_away_after_each_vote_do_not_hide_colluders(name: str) -> None:
     attack = next(entry[1] for entry in ATTACKS if entry[0] == name)
     row = attacked(attack, 8, Field(votes=3000), 2)

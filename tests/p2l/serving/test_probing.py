@@ -99,7 +99,7 @@ def test_what_was_tried_is_not_tried_again_by_the_next_worker(
     "words",
     [
         [str(Path(sys.executable).parent / "p2l"), "leaderboard", "hello", "--model"],
-        ["python", "-m", "route.openai_server", "--router-model-name"],
+        pytest.param(["python", "-m", "route.openai_server", "--router-model-name"], marks=pytest.mark.slow),
     ],
 )
 def test_whoever_opens_a_model_of_others_tries_it(

@@ -76,7 +76,10 @@ OVERFIT = {"num_train_epochs": 20, "learning_rate": 1e-2, "shuffle": True, "head
 OVERFIT |= {"batch_size": 16, "gradient_accumulation_steps": 1}
 
 
-@pytest.mark.parametrize("chosen_by", [{"selection_share": 0.3}, {"cross_fit": 2, "num_train_epochs": 8}])
+@pytest.mark.parametrize(
+    "chosen_by",
+    [{"selection_share": 0.3}, pytest.param({"cross_fit": 2, "num_train_epochs": 8}, marks=pytest.mark.slow)],
+)
 def test_coin_tosses_train_one_leaderboard(
     configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen_by: dict[str, object]
 ) -> None:

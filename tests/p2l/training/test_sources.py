@@ -79,6 +79,7 @@ def test_voters_who_are_trusted_all_count_alike(configure: Configure, tmp_path: 
         assert {one.weight for one in sources_of(store, config).voters} == {1.0}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_terms_of_the_first(configure: Configure, votes: Path) -> None:
     settings = {**SOURCED, "train_data_path": str(votes), "val_data_path": None, "cross_fit": 2, "batch_size": 16}
     options = RunOptions(eval_steps=1000, quiet=True, save_steps=1)

@@ -92,6 +92,7 @@ def test_a_broken_file_is_told_to_every_process(tmp_path: Path) -> None:
         assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_another_process_takes_over_when_the_reading_one_is_killed(tmp_path: Path) -> None:
     line = save(tmp_path / "one.jsonl", [vote(0)]).read_text(encoding="utf-8")
     path, spool = tmp_path / "v.jsonl", tmp_path / "spool"

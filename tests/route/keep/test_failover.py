@@ -163,6 +163,7 @@ def test_what_a_promoted_replica_lacks_is_written_again(
     assert not any("lost" in line for line in told)
 
 
+@pytest.mark.slow
 def test_what_is_too_old_to_be_written_again_is_told(
     pair: tuple[Servers, Servers], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
@@ -186,6 +187,7 @@ def test_what_is_too_old_to_be_written_again_is_told(
     assert "of the other writes are lost" in told
 
 
+@pytest.mark.slow
 def test_a_server_that_only_restarts_lacks_nothing_and_nothing_is_written_twice(
     pair: tuple[Servers, Servers], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,7 +82,7 @@ def test_votes_wait_on_the_disk_while_postgres_is_gone_and_are_delivered_once(al
     assert (verdicts[ids["before"]], verdicts[ids["during"]]) == ("second", "first")
 
 
-@pytest.mark.parametrize("hours", [0, 30])
+@pytest.mark.parametrize("hours", [pytest.param(0, marks=pytest.mark.slow), 30])
 def test_a_vote_waits_for_the_answer_that_another_router_has_in_memory(
     alive: Servers, tmp_path: Path, hours: int
 ) -> None:
@@ -201,6 +201,7 @@ def test_a_vote_has_its_answer_after_a_kill_right_behind_it(
     assert rows(alive, f"SELECT verdict FROM votes WHERE request_id = '{ids[0]}'") == [("first",)]
 
 
+@pytest.mark.slow
 def test_what_is_leased_does_not_expire_while_nobody_can_renew_it(
     alive: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +309,7 @@ def test_sums_of_a_flush_that_broke_are_counted_once(alive: Servers) -> None:
     assert rows(alive, "SELECT cost FROM spend WHERE key = 'once'") == [(booked,)]
 
 
+@pytest.mark.slow
 def test_sums_in_doubt_are_counted_once_however_often_the_server_is_missed(
     alive: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from route.keep.ledger import Ledger, key_record
 from route.keep.location import open_database
 from route.keep.reservations import Reservation
@@ -48,6 +50,7 @@ class Wire:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
+@pytest.mark.slow
 def test_a_redis_behind_a_cut_wire_holds_nobody_up_and_no_day_is_overspent(alive: Servers) -> None:
     """A partition: no connection is refused and none closed, and what was sent before arrives after."""
 
