@@ -42,12 +42,13 @@ from route.keep.feedback import NoVoteError, parse_vote
 from route.keep.ledger import KeyRecord, Refusal
 from route.keep.stored_responses import StoredResponse
 from route.observability.logs import LOGGER
-from route.providers.base import JSON, NATIVE, ProviderError, Recording, Timeouts
+from route.providers.base import JSON, NATIVE, KeepsResponses, ProviderError, Timeouts
 from route.providers.responses import UNDER_WAY
 from route.request.api_errors import ApiError, of_fault, of_refusal, responses_unreadable
 from route.request.chat import Dialect, parse_object, read_body, router_fields
 from route.request.fields import decision_of
 from route.request.messages import Messages
+from route.request.response_stream import is_own_id
 from route.request.responses import Compaction, Responses, stored_chain
 from route.send.dispatch import Answer
 
@@ -59,7 +60,8 @@ _EXPOSED = (
 )
 """Headers of answers that a page may read."""
 _PREFLIGHT_SECONDS = 600
-_LISTED_ITEMS = 1000  # of the input of one response
+_LISTED_ITEMS = 1000  # of the input of one response, in one page
+_NOT_KEPT = (404, 405, 501)  # statuses of a provider that does not have a response, or keeps none
 _RECORD_TIMEOUTS = Timeouts(connect=5.0, first_token=30.0, total=30.0)
 _LONGEST_PATH = 100  # letters of an unknown one that its error repeats
 _LONGEST_NAME = 100  # letters of an unknown model's name that the nearest one is looked for
@@ -167,7 +169,8 @@ def _routes(live: Live) -> list[Route]:
         plain("/v1/responses/input_tokens", count_response, "POST"),
         plain("/v1/responses/{response_id}", _response, "GET"),
         plain("/v1/responses/{response_id}", _response, "DELETE"),
-        plain("/v1/responses/{response_id}/input_items", _response, "GET"),
+        plain("/v1/responses/{response_id}/cancel", _response, "POST"),
+        plain("/v1/responses/{response_id}/input_items", _input_items, "GET"),
         *(
             Route(f"/v1/{path}", PassedEndpoint(live, kind, path), methods=["POST"])
             for kind, paths in SERVED.items()
@@ -209,44 +212,77 @@ async def _route(service: Service, request: Request) -> Response:
 
 
 async def _response(service: Service, request: Request) -> Response:
-    """Answer with a response that is kept, or with the input of its request; or forget it."""
+    """Answer with a response that is kept; or stop what is made of it in the background, or forget it."""
     key, identifier = await service.authenticate(request.headers), request.path_params["response_id"]
     if request.query_params.get("stream", "false") != "false":
         raise ApiError(400, "unsupported", "stream: a kept response is told whole; leave it out", param="stream")
     [row] = await stored_chain(service.responses, key.name, identifier, most=1)
+    response = row.response
     if request.method == "DELETE":
-        try:
-            await service.responses.delete(key.name, identifier)
-        except DatabaseError as error:
-            raise responses_unreadable() from error
+        await _forget(service, key, row)
         return JSONResponse({"id": identifier, "object": "response", "deleted": True})
-    if not request.url.path.endswith("/input_items"):
-        response = row.response
-        if response.get("status") in UNDER_WAY:
-            response = await _made_meanwhile(service, key, row)
-        return Response(await to_json(response), media_type="application/json")
-    items = row.items[:_LISTED_ITEMS]
-    if request.query_params.get("order") != "asc":
-        items = items[::-1]  # the newest first, as OpenAI lists them
-    first, last = (items[0].get("id"), items[-1].get("id")) if items else (None, None)
-    more = len(row.items) > _LISTED_ITEMS
-    listed = {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}
+    is_under_way = response.get("status") in UNDER_WAY
+    if request.method == "POST" and not is_under_way and not response.get("background"):
+        text = f"{identifier!r} cannot be cancelled: it was not made in the background, with `background: true`"
+        raise ApiError(400, "invalid_value", text, param="response_id")
+    if is_under_way:
+        response = await _made_meanwhile(service, key, row, is_cancelled=request.method == "POST")
+    return Response(await to_json(response), media_type="application/json")
+
+
+async def _input_items(service: Service, request: Request) -> Response:
+    """Answer with a page of the input of a kept response's request."""
+    key, identifier = await service.authenticate(request.headers), request.path_params["response_id"]
+    [row] = await stored_chain(service.responses, key.name, identifier, most=1)
+    query = request.query_params
+    limit = query.get("limit", str(_LISTED_ITEMS))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _LISTED_ITEMS):
+        raise ApiError(400, "invalid_value", f"limit: must be 1 to {_LISTED_ITEMS:,}", param="limit")
+    items = row.items if query.get("order") == "asc" else row.items[::-1]  # the newest first, as OpenAI lists them
+    if "after" in query:
+        places = [place for place, item in enumerate(items) if item.get("id") == query["after"]]
+        if not places:
+            raise ApiError(400, "invalid_value", f"after: no item {query['after']!r:.100} there", param="after")
+        items = items[places[0] + 1 :]
+    page = items[: int(limit)]
+    first, last = (page[0].get("id"), page[-1].get("id")) if page else (None, None)
+    listed = {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": len(items) > len(page)}
     return Response(await to_json(listed), media_type="application/json")
 
 
-async def _made_meanwhile(service: Service, key: KeyRecord, row: StoredResponse) -> JSON:
+def _keepers(service: Service, response: JSON) -> list[KeepsResponses]:
+    """Return the clients of those who may keep a response."""
+    target = service.fleet.targets.get(response["model"])
+    providers: list[object] = [] if target is None else [each.provider for each in target.deployments]
+    return [each for each in providers if isinstance(each, KeepsResponses) and each.keeps(response["id"])]
+
+
+async def _forget(service: Service, key: KeyRecord, row: StoredResponse) -> None:
+    """Forget a response here and where its provider keeps it; raise `ApiError` where it may still be there."""
+    kept = row.response
+    for provider in () if is_own_id(kept["id"]) else _keepers(service, kept):
+        try:
+            await provider.forget(kept["id"], _RECORD_TIMEOUTS)
+        except ProviderError as error:  # which another account may have, or nobody
+            if error.status not in _NOT_KEPT:
+                raise of_fault(error, kept["model"]) from error
+    try:
+        await service.responses.delete(key.name, kept["id"])
+    except DatabaseError as error:
+        raise responses_unreadable() from error
+
+
+async def _made_meanwhile(service: Service, key: KeyRecord, row: StoredResponse, *, is_cancelled: bool) -> JSON:
     """Return what has become of a response that its provider makes in the background, and keep it once it is made.
 
-    Raise `ApiError` where the provider does not say.
+    Stop it first where the client asks for that. Raise `ApiError` where the provider does not say.
     """
     kept = row.response
-    target, failure = service.fleet.targets.get(kept["model"]), None
-    for deployment in target.deployments if target is not None else ():
-        provider: object = deployment.provider
-        if not isinstance(provider, Recording) or not provider.keeps(kept["id"]):
-            continue
+    failure = None
+    for provider in _keepers(service, kept):
         try:
-            record = await provider.recorded(kept["id"], _RECORD_TIMEOUTS)
+            ask = provider.cancel if is_cancelled else provider.recorded
+            record = await ask(kept["id"], _RECORD_TIMEOUTS)
         except ProviderError as error:  # another account has it, or nobody
             failure = error
             continue

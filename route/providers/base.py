@@ -131,6 +131,11 @@ class Forwarded:
     """Its body; closing it ends the request. It raises ProviderError where it breaks off."""
 
 
+USAGE_SO_FAR = "usage_so_far"
+"""Key of a chunk under which the counts stand that a provider tells before the end: the prompt's, perhaps all so far.
+
+`completion_tokens` is None there where the provider does not tell how many were made.
+"""
 NATIVE = "native"
 """Key of a completion or a chunk under which the provider's own answer, or the events that the chunk is of, stand."""
 
@@ -201,6 +206,19 @@ class Recording(Protocol):
 
         Raise ProviderError if there is no record, or not yet.
         """
+        ...
+
+
+@runtime_checkable
+class KeepsResponses(Recording, Protocol):
+    """A client of a provider that keeps responses, and can be told what becomes of one."""
+
+    async def cancel(self, identifier: str, timeouts: Timeouts) -> JSON:
+        """Stop a response that is made in the background; return it as `recorded` does. Raise ProviderError."""
+        ...
+
+    async def forget(self, identifier: str, timeouts: Timeouts) -> None:
+        """Delete a response. Raise ProviderError where it is not deleted, or was not there."""
         ...
 
 

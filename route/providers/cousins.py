@@ -52,13 +52,16 @@ def is_broken(choice: JSON) -> bool:
     return str(choice.get("finish_reason")).lower() in _BROKEN
 
 
-def completion(answer: JSON, *, has_think_tags: bool = False) -> JSON:
+def completion(answer: JSON, *, has_think_tags: bool = False, keeps_functions: bool = False) -> JSON:
     """Return a whole answer in OpenAI's form; `SHAPE_ERRORS` say what a malformed one may raise.
 
-    With `has_think_tags` an answer's text may begin with its thoughts.
+    With `has_think_tags` a text may begin with its thoughts. Calls of functions, from before there were tools,
+    become calls of tools, unless the request had functions (`keeps_functions`).
     """
     for choice in answer["choices"]:
         message = choice["message"]
+        if not keeps_functions:
+            _call_tool(choice, message)
         _read_text(message)
         if has_think_tags and isinstance(message.get("content"), str):
             _split_thoughts(ThinkTags(), message, ends=True)
@@ -66,6 +69,15 @@ def completion(answer: JSON, *, has_think_tags: bool = False) -> JSON:
             message["tool_calls"] = [_whole_call(call) for call in message["tool_calls"]]
         choice["finish_reason"] = _finish(choice.get("finish_reason"), has_calls=bool(message.get("tool_calls")))
     return answer
+
+
+def _call_tool(choice: JSON, message: JSON) -> None:
+    """Make the call of a function in a message, or a piece of one, that of a tool."""
+    function = message.pop("function_call", None)
+    if isinstance(function, dict) and function and not message.get("tool_calls"):
+        message["tool_calls"] = [{"type": "function", "function": function}]
+    if choice.get("finish_reason") == "function_call":
+        choice["finish_reason"] = "tool_calls"
 
 
 def _whole_call(call: JSON) -> JSON:
@@ -218,9 +230,10 @@ class _Choice:
 class ChunkReader:
     """Brings the chunks of one stream into OpenAI's form."""
 
-    def __init__(self, *, has_think_tags: bool = False) -> None:
-        """Begin a stream; see `completion` for `has_think_tags`."""
+    def __init__(self, *, has_think_tags: bool = False, keeps_functions: bool = False) -> None:
+        """Begin a stream; see `completion`."""
         self._has_think_tags = has_think_tags
+        self._keeps_functions = keeps_functions
         self._choices: dict[int, _Choice] = {}
         self._frame: JSON = {}
 
@@ -234,6 +247,8 @@ class ChunkReader:
             if "delta" not in choice and isinstance(choice.get("message"), dict):
                 choice["delta"] = choice.pop("message")  # as in a whole answer
             delta = choice.get("delta")
+            if not self._keeps_functions:
+                _call_tool(choice, delta or {})
             if delta:
                 _read_text(delta)
                 if delta.get("tool_calls"):

@@ -196,6 +196,11 @@ class Transport:
         with Translation(self), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
             return self._loaded(await self._text("GET", url, timeouts))
 
+    async def delete(self, url: str, timeouts: Timeouts) -> None:
+        """Delete what is at an address. Raise ProviderError where it is not deleted."""
+        with Translation(self), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
+            await self._text("DELETE", url, timeouts)
+
     async def events(
         self, url: str, body: JSON, timeouts: Timeouts, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[Event, None]:

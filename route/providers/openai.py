@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -189,12 +190,21 @@ class OpenAICompatible:
         read = of_generation if self._has_generations else responses.usage_of
         return self._transport.understood(read, record if isinstance(record, dict) else {})
 
+    async def cancel(self, identifier: str, timeouts: Timeouts) -> JSON:
+        """See `KeepsResponses`; likewise the next."""
+        url = self._url({}, f"responses/{quote(identifier, safe='')}/cancel")
+        return self._transport.understood(responses.usage_of, await self._transport.answer(url, {}, timeouts))
+
+    async def forget(self, identifier: str, timeouts: Timeouts) -> None:
+        """Delete a response."""
+        await self._transport.delete(self._url({}, f"responses/{quote(identifier, safe='')}"), timeouts)
+
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
         # OpenAI refuses stream options without a stream.
         body = await apart(request, lambda: completions.without(self._body(request), ("stream", "stream_options")))
         answer = await self._transport.answer(self._url(body, _CHAT), body, timeouts)
-        return self._completion(answer)
+        return self._completion(answer, keeps_functions=bool(body.get("functions")))
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a chat completion and yield its chunks; complete is a stream with `[DONE]` or all finish reasons."""
@@ -202,7 +212,8 @@ class OpenAICompatible:
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
         finished = set[int]()
         begun = False
-        reader = cousins.ChunkReader(has_think_tags=self._has_think_tags)
+        keeps_functions = bool(body.get("functions"))
+        reader = cousins.ChunkReader(has_think_tags=self._has_think_tags, keeps_functions=keeps_functions)
         with_usage = completions.asks_for_usage(request)
         async with aclosing(self._transport.events(self._url(body, _CHAT), body, timeouts)) as events:
             try:
@@ -211,7 +222,7 @@ class OpenAICompatible:
                         for chunk in reader.ending():
                             yield chunk
                         return
-                    for chunk in await self._chunks(event, with_usage):
+                    for chunk in await self._chunks(event, with_usage, keeps_functions):
                         begun = True
                         chunk = self._transport.understood(reader.read, chunk)
                         finished.update(self._transport.understood(self._finished, chunk))
@@ -238,14 +249,15 @@ class OpenAICompatible:
             request = completions.with_tool_ids(request, self._tool_ids)
         return completions.omitted(self._prepare(request), self._omit)
 
-    async def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
+    async def _chunks(self, event: Event, with_usage: bool, keeps_functions: bool) -> list[JSON]:
         if event.data == b"[DONE]":
             raise self._transport.malformed("an empty stream")
         chunk = await self._transport.loaded(event.data)
         if chunk.get("error") or event.name == "error" or chunk.get("object") == "error":
             raise self._transport.failure(chunk)
         if event.name == WHOLE:
-            return completions.chunks_of(self._completion(chunk), with_usage=with_usage)
+            whole = self._completion(chunk, keeps_functions=keeps_functions)
+            return completions.chunks_of(whole, with_usage=with_usage)
         if "choices" not in chunk:
             if event.name not in ("", "message"):  # of a kind of its own, which says nothing of the answer
                 return []
@@ -273,17 +285,15 @@ class OpenAICompatible:
         """Return the choices that end with this chunk."""
         return {choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")}
 
-    def _completion(self, answer: JSON) -> JSON:
+    def _completion(self, answer: JSON, *, keeps_functions: bool) -> JSON:
         choices = answer.get("choices")
         if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
             raise self._transport.malformed("an answer without choices")
         self._raise_faults(choices)
         if not all(isinstance(choice.get("message"), dict) for choice in choices):
             raise self._transport.malformed("a choice without a message")
-        return self._counted(self._transport.understood(self._in_openais_form, answer))
-
-    def _in_openais_form(self, answer: JSON) -> JSON:
-        return cousins.completion(answer, has_think_tags=self._has_think_tags)
+        read = partial(cousins.completion, has_think_tags=self._has_think_tags, keeps_functions=keeps_functions)
+        return self._counted(self._transport.understood(read, answer))
 
     def _counted(self, answer: JSON) -> JSON:
         """Return an answer or a chunk with its usage in the one form that everybody reads."""

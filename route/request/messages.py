@@ -310,7 +310,7 @@ class Messages(TranslatedDialect):
             protocol="messages",
             body={name: value for name, value in body.items() if name not in ROUTER_FIELDS},
             lost=tuple(notes.lost),
-            blocked=ApiError(400, "invalid_value", notes.blocked) if notes.blocked else None,
+            blocked=notes.blocked("messages"),
             betas=betas_of(headers),
         )
 

@@ -43,6 +43,15 @@ _OF_RESPONSES = frozenset(
 _FIELDS: Mapping[str, frozenset[str]] = {"messages": _OF_MESSAGES, "responses": _OF_RESPONSES}
 """Published fields of each protocol; others may command a service beside the model, and pass where they are listed."""
 _LIMITS: Mapping[str, str] = {"messages": "max_tokens", "responses": "max_output_tokens"}
+_TAKERS: Mapping[str, str] = {
+    "messages": "of the models that may answer none speaks this protocol: a model of the type anthropic takes it",
+    "responses": (
+        "of the models that may answer none has it: one of the type openai or openai-responses takes it, or of"
+        " a service with `options: {responses: true}`"
+    ),
+}
+"""What to configure, where only a model of the protocol can take a request."""
+_NAMED_BLOCKS = 5  # beside the first
 _BETAS = frozenset(
     {
         *("advanced-tool-use", "advisor-tool", "claude-code", "code-execution", "compact", "computer-use"),
@@ -68,8 +77,8 @@ class Notes:
     """Whether `block` raises."""
     keeps_marks: bool = False
     """Whether marks of what a provider may cache stay on the parts of the translation."""
-    blocked: str = ""
-    """Why only a model of the request's own protocol can take it, with the place."""
+    blocks: dict[str, None] = field(default_factory=dict)
+    """Why only a model of the request's own protocol can take it, each with its place."""
     lost: dict[str, None] = field(default_factory=dict)
     """Names of what is left out, in order."""
 
@@ -77,7 +86,16 @@ class Notes:
         """Note that a translation would make another request of it; raise InputError where that is an error."""
         if self.is_strict:
             raise InputError(why)
-        self.blocked = self.blocked or why
+        self.blocks[why] = None
+
+    def blocked(self, protocol: str) -> ApiError | None:
+        """Return the error where no model of the protocol may answer: all of it that blocks, and who would take it."""
+        if not self.blocks:
+            return None
+        first, *others = self.blocks
+        where = first.partition(":")[0]
+        also = f" (and {'; '.join(others[:_NAMED_BLOCKS])}{', ...' if len(others) > _NAMED_BLOCKS else ''})"
+        return ApiError(400, "invalid_value", f"{first}{also if others else ''}; {_TAKERS[protocol]}", param=where)
 
     def lose(self, *names: str) -> None:
         """Note names of fields that the translation leaves out."""

@@ -174,7 +174,7 @@ def _note_foreign(item: JSON, where: str, notes: Notes) -> None:
     elif kind == "item_reference":
         notes.block(f"{where}: no item {item.get('id')!r:.80} of this key is kept; send it, or previous_response_id")
     else:
-        notes.block(f"{where}: items of the type {kind} cannot be routed to a model without this API")
+        notes.block(f"{where}: items of the type {kind} need the Responses API")
 
 
 def _thoughts(item: JSON, where: str, notes: Notes) -> str:
@@ -377,13 +377,12 @@ class Responses(TranslatedDialect):
         """Return the request in this protocol."""
         notes = self._notes
         notes.lose(*(name for name in body if name in _HINTS and name not in ("store", "metadata")))
-        why = notes.blocked
         return NativeForm(
             protocol="responses",
             body={name: value for name, value in body.items() if name not in ROUTER_FIELDS}
             | ({"input": _for_openai(body["input"])} if isinstance(body.get("input"), list) else {}),
             lost=tuple(notes.lost),
-            blocked=ApiError(400, "invalid_value", why, param=why.partition(":")[0]) if why else None,
+            blocked=notes.blocked("responses"),
             is_poorer=any(tool.get("type") not in ("function", "custom") for tool in _list(body, "tools")),
         )
 

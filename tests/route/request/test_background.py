@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from route.send import charges
-from tests.route.router_helpers import a_router, served
+from tests.route.router_helpers import KEY, Running, a_router, served
 
 USAGE = {"input_tokens": 100, "output_tokens": 1000, "total_tokens": 1100}
 ANSWER = [{"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]}]
@@ -23,6 +24,8 @@ class Upstream:
     def __init__(self) -> None:
         self.is_ready = False
         self.is_gone = False
+        self.is_cancelled = False
+        self.deleted: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.asked = 0
 
@@ -30,7 +33,13 @@ class Upstream:
         ready = {"status": "completed", "output": ANSWER, "usage": USAGE}
         under_way = {"status": "queued", "output": [], "usage": None}
         told = ready if self.is_ready else under_way
-        return {"id": "resp_9", "object": "response", "model": "o-1", "background": True, **told}
+        if self.is_cancelled:
+            told = {"status": "cancelled", "output": [], "usage": None}
+        return {"id": "resp_9", "object": "response", "model": "o-1", "background": self.is_background, **told}
+
+    @property
+    def is_background(self) -> bool:
+        return bool(self.bodies[-1].get("background"))
 
     async def create(self, request: web.Request) -> web.Response:
         self.bodies.append(await request.json())
@@ -45,15 +54,36 @@ class Upstream:
             return web.json_response({"error": {"message": "no response"}}, status=404)
         return web.json_response(self.response())
 
+    async def cancel(self, request: web.Request) -> web.Response:
+        if self.is_gone:
+            return web.json_response({"error": {"message": "no response"}}, status=404)
+        assert request.match_info["identifier"] == "resp_9"
+        self.is_cancelled = True
+        return web.json_response(self.response())
+
+    async def delete(self, request: web.Request) -> web.Response:
+        self.deleted.append(request.match_info["identifier"])
+        if self.is_gone:
+            return web.json_response({"error": {"message": "an outage"}}, status=500)
+        return web.json_response({"id": "resp_9", "object": "response", "deleted": True})
+
     def application(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/responses", self.create)
         app.router.add_get("/responses/{identifier}", self.fetch)
+        app.router.add_post("/responses/{identifier}/cancel", self.cancel)
+        app.router.add_delete("/responses/{identifier}", self.delete)
         return app
 
 
 def model_at(url: str) -> dict[str, Any]:
     return {"type": "openai-responses", "base_url": url, "api_key": "k", "price": {"input": 1, "output": 10}}
+
+
+async def delete(router: Running, path: str) -> tuple[int, str]:
+    """Status and text."""
+    async with router.http.delete(f"{router.url}{path}", headers={"authorization": f"Bearer {KEY}"}) as response:
+        return response.status, await response.text()
 
 
 def test_a_response_in_the_background_is_fetched_and_booked_when_it_is_made(
@@ -116,5 +146,92 @@ def test_where_nothing_is_kept_the_answer_comes_at_once_and_that_is_told(tmp_pat
             _, told, headers = await router.post("/v1/responses", ASKED)
             assert (told["status"], headers["x-p2l-dropped-fields"]) == ("completed", "background")
             assert "background" not in upstream.bodies[0]
+
+    asyncio.run(main())
+
+
+def test_a_response_in_the_background_is_cancelled_where_it_is_made_and_booked_as_an_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charges, "_RECORD_PAUSES", (0.01, 0.02))
+
+    async def main() -> None:
+        upstream = Upstream()
+        async with served(upstream.application()) as url:
+            config: dict[str, Any] = {"database": str(tmp_path / "router.db")}
+            async with a_router(tmp_path, {"good": model_at(url)}, **config) as router:
+                await router.post("/v1/responses", ASKED)
+                for _ in range(2):  # a second time changes nothing
+                    status, told, _ = await router.post("/v1/responses/resp_9/cancel", {})
+                    assert (status, told["status"], told["model"]) == (200, "cancelled", "good")
+                    assert upstream.is_cancelled
+                    upstream.is_gone = True
+                _, text = await router.get("/v1/responses/resp_9")
+                assert '"cancelled"' in text
+                spent = router.service.metrics.cost.labels("good")
+                while not spent._value.get():  # it was under way for some time
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_cancelled_is_refused_in_openais_form(tmp_path: Path) -> None:
+    async def main() -> None:
+        upstream = Upstream()
+        async with served(upstream.application()) as url:
+            config: dict[str, Any] = {"database": str(tmp_path / "router.db")}
+            async with a_router(tmp_path, {"good": model_at(url)}, **config) as router:
+                status, told, _ = await router.post("/v1/responses/resp_8/cancel", {})
+                assert (status, told["error"]["code"]) == (404, "response_not_found")
+                await router.post("/v1/responses", {**ASKED, "background": False})
+                status, told, _ = await router.post("/v1/responses/resp_9/cancel", {})
+                assert (status, told["error"]["param"]) == (400, "response_id")
+                assert "not made in the background" in told["error"]["message"]
+                assert not upstream.is_cancelled
+        async with a_router(tmp_path, {"good": model_at(url)}) as router:
+            status, told, _ = await router.post("/v1/responses/resp_9/cancel", {})
+            assert (status, told["error"]["code"]) == (400, "responses_not_stored")
+
+    asyncio.run(main())
+
+
+def test_a_response_is_forgotten_where_its_provider_keeps_it_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        upstream = Upstream()
+        async with served(upstream.application()) as url:
+            config: dict[str, Any] = {"database": str(tmp_path / "router.db")}
+            async with a_router(tmp_path, {"good": model_at(url)}, **config) as router:
+                await router.post("/v1/responses", {**ASKED, "background": False})
+                upstream.is_gone = True
+                status, _ = await delete(router, "/v1/responses/resp_9")
+                assert (status, upstream.deleted) == (502, ["resp_9"]), "it may still be there"
+                upstream.is_gone = False
+                status, text = await delete(router, "/v1/responses/resp_9")
+                assert (status, '"deleted":true' in text, upstream.deleted) == (200, True, ["resp_9"] * 2)
+                status, _ = await router.get("/v1/responses/resp_9")
+                assert status == 404
+
+    asyncio.run(main())
+
+
+def test_the_input_of_a_response_is_listed_page_by_page(tmp_path: Path) -> None:
+    async def main() -> None:
+        upstream = Upstream()
+        async with served(upstream.application()) as url:
+            config: dict[str, Any] = {"database": str(tmp_path / "router.db")}
+            async with a_router(tmp_path, {"good": model_at(url)}, **config) as router:
+                items = [{"type": "message", "id": f"m{n}", "role": "user", "content": str(n)} for n in range(5)]
+                await router.post("/v1/responses", {**ASKED, "input": items, "background": False})
+                path, told, after = "/v1/responses/resp_9/input_items?order=asc&limit=2", [], ""
+                for more in (True, True, False):
+                    _, text = await router.get(path + after)
+                    page = json.loads(text)
+                    told += page["data"]
+                    assert page["has_more"] is more
+                    after = f"&after={page['last_id']}"
+                assert told == items
+                for query in ("limit=none", "limit=0", "after=m9"):
+                    status, text = await router.get(f"/v1/responses/resp_9/input_items?{query}")
+                    assert (status, json.loads(text)["error"]["param"]) == (400, query.partition("=")[0])
 
     asyncio.run(main())

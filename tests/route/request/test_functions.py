@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.route.router_helpers import a_router, served
+from tests.route.router_helpers import KEY, a_router, served
 
 LOOK = {"name": "look", "description": "Look there.", "parameters": {"type": "object", "properties": {}}}
 CONVERSATION = [
@@ -80,5 +80,73 @@ def test_functions_pass_as_they_are_to_models_that_know_them(tmp_path: Path) -> 
             sent = router.mocks["good"].bodies[-1]
             assert (sent["functions"], sent["function_call"]) == ([LOOK], "auto")
             assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "function"]
+
+    asyncio.run(main())
+
+
+OLD_CALL = [
+    {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": ""}},
+    {"function_call": {"arguments": '{"at": '}},
+    {"function_call": {"arguments": '"sea"}'}},
+]
+ASKED_BY = {
+    "chat": ("/v1/chat/completions", {"tools": [{"type": "function", "function": LOOK}]}),
+    "messages": ("/v1/messages", {"tools": [{"name": "look", "input_schema": LOOK["parameters"]}], "max_tokens": 50}),
+    "responses": ("/v1/responses", {"tools": [{"type": "function", **LOOK}]}),
+}
+
+
+def call_told(dialect: str, events: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """Name, arguments and end of a call, by the events of a stream or by a whole answer."""
+    if dialect == "messages":
+        blocks = [event["content_block"] for event in events if event["type"] == "content_block_start"]
+        [name] = [block["name"] for block in blocks if block["type"] == "tool_use"]
+        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        [stop] = [event["delta"]["stop_reason"] for event in events if event["type"] == "message_delta"]
+        return name, "".join(delta["partial_json"] for delta in deltas), stop
+    if dialect == "responses":
+        [item] = events[-1]["response"]["output"]
+        return item["name"], item["arguments"], item["type"]
+    choices = [choice for event in events for choice in event["choices"]]
+    calls = [call["function"] for choice in choices for call in choice["delta"].get("tool_calls") or []]
+    assert not any("function_call" in choice["delta"] for choice in choices)
+    return calls[0]["name"], "".join(call["arguments"] for call in calls), choices[-1]["finish_reason"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("dialect", ASKED_BY)
+def test_a_provider_that_still_calls_functions_calls_the_tools_of_every_client(
+    tmp_path: Path, dialect: str, whole: bool
+) -> None:
+    """Also one that gives a whole answer where a stream was asked for."""
+
+    async def answer(request: web.Request) -> web.Response:
+        assert (await request.json())["tools"][0]["function"]["name"] == "look"
+        if whole:
+            message = {**OLD_CALL[0], "function_call": {"name": "look", "arguments": '{"at": "sea"}'}}
+            choice = {"index": 0, "message": message, "finish_reason": "function_call"}
+            return web.json_response({"id": "c", "model": "m", "choices": [choice]})
+        choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in OLD_CALL]
+        choices.append({"index": 0, "delta": {}, "finish_reason": "function_call"})
+        lines = [f"data: {json.dumps({'id': 'c', 'choices': [choice]})}\n\n" for choice in choices]
+        return web.Response(text="".join(lines) + "data: [DONE]\n\n", content_type="text/event-stream")
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        async with (
+            served(app) as url,
+            a_router(tmp_path, {"good": {"base_url": f"{url}/v1"}}) as router,
+        ):
+            path, body = ASKED_BY[dialect]
+            asked = {"input" if dialect == "responses" else "messages": CONVERSATION[:1], "direct_model": "good"}
+            headers = {"authorization": f"Bearer {KEY}"}
+            async with router.http.post(
+                f"{router.url}{path}", json={**asked, **body, "stream": True}, headers=headers
+            ) as response:
+                lines = (await response.text()).splitlines()
+        data = [line.removeprefix("data: ") for line in lines if line.startswith("data: {")]
+        ending = {"chat": "tool_calls", "messages": "tool_use", "responses": "function_call"}[dialect]
+        assert call_told(dialect, [json.loads(text) for text in data]) == ("look", '{"at": "sea"}', ending)
 
     asyncio.run(main())

@@ -340,6 +340,52 @@ def test_what_cannot_be_routed_is_refused_with_its_place(tmp_path: Path, body: A
     asyncio.run(main())
 
 
+SHELL = {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "status": "completed", "action": {"type": "exec"}}
+OPENAIS_ITEMS = [
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "what came before"},
+    {"role": "user", "content": "go on"},
+    SHELL,
+    {"type": "local_shell_call_output", "id": "c1", "output": "a file"},
+    {"type": "mcp_call", "id": "mcp_1", "name": "read", "arguments": "{}", "server_label": "s", "output": "x"},
+    {"type": "thing_of_tomorrow", "id": "t_1"},
+]
+
+
+def test_items_that_only_their_own_api_knows_go_to_a_model_that_has_it(tmp_path: Path) -> None:
+    """A history without them would be another one: elsewhere they are refused, all named, with who takes them."""
+    received: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        received.append(await request.json())
+        content = [{"type": "output_text", "text": "done", "annotations": []}]
+        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+        told = {"id": "resp_1", "object": "response", "model": "o-1", "status": "completed", "output": [item]}
+        return web.json_response({**told, "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}})
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/responses", answer)
+        async with served(app) as url:
+            native = {"type": "openai-responses", "name": "o-1", "base_url": url, "api_key": "k", "cost": 9.0}
+            async with a_router(tmp_path) as router:
+                status, told, _ = await router.post("/v1/responses", {"input": OPENAIS_ITEMS})
+                message = told["error"]["message"]
+                assert (status, told["error"]["param"]) == (400, "input[0]")
+                assert all(str(item["type"]) in message for item in OPENAIS_ITEMS if "type" in item)
+                assert "openai-responses" in message
+                assert not any(mock.bodies for mock in router.mocks.values())
+            async with a_router(tmp_path, {"poor": native}) as router:
+                status, told, headers = await router.post("/v1/responses", {"input": OPENAIS_ITEMS})
+                assert (status, told.get("model")) == (200, "poor"), told
+                assert "x-p2l-dropped-fields" not in headers
+                body = {"input": OPENAIS_ITEMS, "direct_model": "good"}
+                status, told, _ = await router.post("/v1/responses", body)
+                assert (status, "compaction" in told["error"]["message"]) == (400, True)
+        assert [body["input"] for body in received] == [OPENAIS_ITEMS]
+
+    asyncio.run(main())
+
+
 def test_tools_that_a_provider_runs_are_dropped_and_named(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path) as router:
