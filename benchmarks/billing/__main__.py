@@ -67,7 +67,11 @@ class Clients:
     asked: int = 0
 
     async def ask(self, kind: str, *, key: str = AMPLE, model: str = "", words: int = 0) -> None:
-        """Send one request, `whole`, `stream` or `cut`, in any dialect to any model of any router."""
+        """Send one request in any dialect to any model of any router.
+
+        It asks for a `whole` answer or for a `stream`, which it leaves after some lines (`cut`) or, perhaps before the
+        first word, after a short time (`gone`).
+        """
         number, draw = self.asked, self.draw
         self.asked += 1
         text = f"call-{number} " + "".join(itertools.islice(itertools.cycle(WORDS), words or draw.randint(5, 800)))
@@ -76,16 +80,17 @@ class Clients:
         headers = {"authorization": f"Bearer {key}", "x-p2l-tags": f"call={number}"}
         url = f"{draw.choice(self.replicas).url}{_PATHS[dialect]}"
         lines = draw.randint(0, 24)
+        patience = draw.uniform(0.02, 0.4) if kind == "gone" else None
         try:
-            async with self.http.post(url, json=body, headers=headers) as response:
+            async with asyncio.timeout(patience), self.http.post(url, json=body, headers=headers) as response:
                 self.statuses[key][str(response.status)] += 1
-                if kind != "cut":
+                if kind != "cut":  # which reads to the end, if it has the time
                     await response.read()
                     return
                 for _ in range(lines):
                     await response.content.readline()
                 response.close()
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, TimeoutError):
             self.statuses[key]["cut"] += 1
 
 
@@ -108,6 +113,8 @@ class Books:
     told_booked: float
     estimates: int
     """Requests that are marked as estimates, those that a kill left among them."""
+    too_low: Mapping[int, tuple[float, float]]
+    """What was booked and billed for requests that are marked as estimates, where that is less than the bill."""
     statuses: Mapping[str, Mapping[str, int]]
     scarce: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Limit, ledger and bill of the key that has too little."""
@@ -160,7 +167,7 @@ async def book(
 
         async def client() -> None:
             while clients.asked < calls and time.perf_counter() - began < most_seconds:
-                kind = draw.choices(("whole", "stream", "cut"), (5, 4, 1))[0]
+                kind = draw.choices(("whole", "stream", "cut", "gone"), (50, 40, 7, 3))[0]
                 await clients.ask(kind, key=draw.choices((AMPLE, SCARCE), (9, 1))[0])
 
         async def killer() -> None:
@@ -224,17 +231,22 @@ def _counted(
 ) -> Books:
     spent = _spend_in(database)
     told: dict[int, float] = {}
+    estimated: dict[int, float] = {}
     estimates = 0
     for line in (line for replica in replicas for line in replica.lines()):
-        if line.get("cost_is_estimated"):
-            estimates += 1
-        elif line.get("event") == "request" and "call" in line.get("tags", {}) and line.get("cost"):
-            told[int(line["tags"]["call"])] = line["cost"]
+        estimates += bool(line.get("cost_is_estimated"))
+        if line.get("event") == "request" and "call" in line.get("tags", {}) and line.get("cost"):
+            costs = estimated if line.get("cost_is_estimated") else told
+            costs[int(line["tags"]["call"])] = line["cost"]
     bills = {number: biller.bill_of(number) for number in told}
     # The log rounds to six digits.
     wrong = [number for number, cost in told.items() if abs(cost - bills[number]) > 1e-5 * bills[number] + 1e-9]
     for number in wrong[:10]:
         print(f"call {number}: booked {told[number]:.6f}, billed {bills[number]:.6f}", biller.by_request[number])
+    too_low = {number: (cost, biller.bill_of(number)) for number, cost in estimated.items()}
+    too_low = {number: pair for number, pair in too_low.items() if pair[0] < pair[1] * (1 - 1e-5) - 1e-9}
+    for number, (cost, bill) in sorted(too_low.items(), key=lambda entry: entry[1][0] - entry[1][1])[:10]:
+        print(f"call {number}: estimated {cost:.6f}, billed {bill:.6f}", biller.by_request[number])
     return Books(
         calls=len(biller.calls),
         kills=kills,
@@ -247,6 +259,7 @@ def _counted(
         told_billed=sum(bills.values()),
         told_booked=sum(told.values()),
         estimates=estimates,
+        too_low=too_low,
         statuses=clients.statuses,
         scarce=(0.5, spent.get(SCARCE, 0.0), enforced[SCARCE]),
     )
@@ -305,6 +318,11 @@ def main() -> None:
             session.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
+def _least_share(books: Books) -> float:
+    """Return the smallest estimate that is below its bill as a share of that; 1 where none is."""
+    return min((cost / bill for cost, bill in books.too_low.values()), default=1.0)
+
+
 def _show(books: Books) -> None:
     def row(name: str, number: int, billed: float, booked: float, enforced: str = "") -> list[str]:
         ratio = f"{booked / billed:.4f}" if billed else ""
@@ -324,6 +342,8 @@ def _show(books: Books) -> None:
         ["calls a second", f"{books.calls / books.seconds:.0f}"],
         ["told calls that differ from their bill", f"{books.told_wrongly:,}"],
         ["requests marked as estimates", f"{books.estimates:,}"],
+        ["of these below their bill", f"{len(books.too_low):,}"],
+        ["the least of these, by its bill", f"{_least_share(books):.3f}"],
         ["calls of the ample key that were refused", f"{refused[AMPLE]:,}"],
         ["the scarce key: limit, ledger, enforced", f"{limit:.2f}, {ledger:.6f}, {enforced:.6f}"],
         ["its requests that were refused", f"{refused[SCARCE]:,}"],

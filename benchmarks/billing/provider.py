@@ -9,6 +9,7 @@ import json
 import math
 import random
 import re
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ _BYTES_PER_TOKEN = 3.7
 
 @dataclass
 class Biller:
-    """It bills a stream up to where its connection closes, and a whole answer in any case."""
+    """It bills a stream up to where its connection closes, thoughts among it, and a whole answer in any case."""
 
     draw: random.Random
     has_records: bool = True
@@ -75,8 +76,11 @@ class Biller:
         breaks_after = self.draw.randrange(len(pieces)) if self.draw.random() < _BREAKS else len(pieces)
         for event in wire.first(call):
             await response.write(wire.framed(event))
-        await asyncio.sleep(call.hidden / _HIDDEN_PER_SECOND)
-        call.completion = call.hidden
+        began = time.perf_counter()
+        try:
+            await asyncio.sleep(call.hidden / _HIDDEN_PER_SECOND)
+        finally:  # also where the connection closes before the first word
+            call.completion = min(call.hidden, math.ceil((time.perf_counter() - began) * _HIDDEN_PER_SECOND))
         for number, piece in enumerate(pieces):
             if number == breaks_after:
                 raise ConnectionError

@@ -107,6 +107,9 @@ def keep(service: Service, answer: Answer) -> None:
         part.end()
     seconds = time.perf_counter() - answer.started
     charges = [charge for part in answer.parts for charge in part.charges if not charge.reservation.settled]
+    for charge in charges:
+        if charge.pending is None:
+            charge.ended = time.perf_counter()
     if any(charge.pending is not None or (charge.is_estimated and charge.has_record) for charge in charges):
         task = asyncio.ensure_future(_keep_later(service, answer, charges, seconds))
         service.finishing.add(task)
@@ -145,17 +148,20 @@ async def _keep_later(service: Service, answer: Answer, charges: Sequence[Charge
 def _keep(service: Service, answer: Answer, charges: Sequence[Charge], seconds: float) -> None:
     if answer.is_counted and answer.key is not None:
         service.ledger.leave(answer.key)
-    costs = [service.dispatcher.settle(charge, True, charge.choices) for charge in charges]
+    for charge in charges:
+        service.dispatcher.settle(charge, True, charge.choices)
+    attempts = [charge for part in answer.parts for charge in part.charges]
+    cost = sum(charge.booked for charge in attempts)  # those that failed are billed, too
     allowance = answer.choice.allowance
     if allowance is not None:
-        allowance.close(sum(charge.booked for part in answer.parts for charge in part.charges))
+        allowance.close(cost)
     for charge in answer.shown:
         if charge.config.price is not None and charge.is_measured:
             prompt = allowance.prompt if allowance else prompt_of(charge.request)
             prompt = prompt._replace(choices=max(1, charge.choices))
             service.spending.estimator.observe(charge.model, prompt, charge.tokens[1], charge.booked)
     count(service, answer, seconds)
-    record = record_of(answer, seconds, sum(costs) if costs else None)
+    record = record_of(answer, seconds, cost if charges or cost else None)
     log_request(record)
     if service.config.admin_key is not None:  # without one there is no console
         is_stored = service.config.store_prompts and answer.request is not UNREAD
@@ -171,7 +177,7 @@ def _keep(service: Service, answer: Answer, charges: Sequence[Charge], seconds: 
                 "p2l.attempts": answer.attempts or None,
                 "p2l.budget": None if decision is None else decision.budget,
                 "p2l.expected_score": None if decision is None else decision.expected_score,
-                "p2l.cost": sum(costs),
+                "p2l.cost": cost,
                 "gen_ai.usage.input_tokens": prompt_tokens,
                 "gen_ai.usage.output_tokens": completion_tokens,
                 "p2l.code": answer.code,

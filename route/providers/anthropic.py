@@ -18,7 +18,7 @@ from typing import Any
 
 from p2l.common.long_texts import apart
 from route.providers import completions, efforts, translation
-from route.providers.base import JSON, Account, NativeRequest, Timeouts, note_dropped
+from route.providers.base import JSON, USAGE_SO_FAR, Account, NativeRequest, Timeouts, note_dropped
 from route.providers.schemas import for_anthropic
 from route.providers.translation import NativeCall, translated
 from route.providers.usage import of_messages
@@ -287,7 +287,11 @@ class AnthropicStream(translation.StreamTranslator):
                 message = answer.get("message") or {}
                 self._frame |= {"id": message.get("id") or "", "model": message.get("model") or ""}
                 self._counts |= message.get("usage") or {}
-                return self._chunk({"role": "assistant", "content": ""})
+                [chunk] = self._chunk({"role": "assistant", "content": ""})
+                counts = of_messages(self._counts)
+                # Of the answer it counts no more than the first tokens.
+                told = {} if counts is None else {USAGE_SO_FAR: {**counts, "completion_tokens": None}}
+                return [chunk | told]
             case "content_block_start":
                 block = answer.get("content_block") or {}
                 self._is_call = block.get("type") == "tool_use"
@@ -357,6 +361,8 @@ def native_body(request: NativeRequest, *, max_tokens: int) -> JSON:
     turns = body.get("messages")
     if isinstance(turns, list) and any(map(_needs_fitting, turns)):
         body["messages"] = [fitted for turn in turns for fitted in _fitted(turn)]
+        if not body["messages"]:
+            raise translation.blank_conversation()
     return body
 
 

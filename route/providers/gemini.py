@@ -21,7 +21,7 @@ from urllib.parse import quote
 from p2l.common.errors import ConfigError
 from p2l.common.files import parse_json
 from route.providers import completions, efforts, translation
-from route.providers.base import JSON, Account, Fault, ProviderError
+from route.providers.base import JSON, USAGE_SO_FAR, Account, Fault, ProviderError
 from route.providers.usage import of_generate
 
 _WHO = "gemini"
@@ -224,6 +224,9 @@ class GeminiStream(translation.StreamTranslator):
                 self._calls += 1
             elif part.get("text"):
                 chunks += self._chunk({"reasoning_content" if part.get("thought") else "content": part["text"]})
+        counts = of_generate(self._counts)
+        if chunks and counts is not None:
+            chunks[-1][USAGE_SO_FAR] = counts
         return chunks
 
     def end(self) -> list[JSON]:

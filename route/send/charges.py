@@ -16,14 +16,16 @@ from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.keep.under_way import CallNotes
 from route.observability.tracing import CallTrace
-from route.providers.base import JSON, NativeRequest, Provider, ProviderError, Recording, Timeouts
+from route.providers.base import JSON, NATIVE, NativeRequest, Provider, ProviderError, Recording, Timeouts
+from route.providers.completions import BYTES_PER_TOKEN
 from route.providers.registry import spec_of
+from route.providers.responses import UNDER_WAY
 from route.providers.usage import TokenCounts, read
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
 from route.request.native import limit_of
 from route.send.identity import Identity
-from route.send.pace import Pace
+from route.send.pace import LEAST_PIECES, Heard, Pace
 from route.send.served import Served
 
 # Tokens of an answer where neither request nor configuration limits it; every model accepts this limit.
@@ -167,10 +169,17 @@ class Charge:
     pending: asyncio.Task[JSON] | None = field(default=None, repr=False)
     """The provider's whole answer, which goes on when the client leaves, since it has to be paid."""
     started: float = field(default_factory=time.perf_counter)
+    ended: float | None = None
+    """When nothing more was to come: the client had left, or the answer was complete."""
     _first_text_at: float | None = None
+    _first_words_at: float | None = None
+    """Of the first text that is no thought."""
+    _whole_seconds: float | None = None
+    """Of an answer that came whole."""
     _is_finished: bool = False
     _pieces: int = 0  # since the provider counted
     _bytes: int = 0
+    _all_pieces: int = 0
     _all_bytes: int = 0
     _thought_bytes: int = 0
 
@@ -205,9 +214,13 @@ class Charge:
                     self._first_text_at = time.perf_counter()
                 self._pieces += 1
                 self._bytes += size
+                self._all_pieces += 1
                 self._all_bytes += size
                 thoughts = delta.get("reasoning_content")
-                self._thought_bytes += count_bytes(thoughts) if isinstance(thoughts, str) else 0
+                thought_size = count_bytes(thoughts) if isinstance(thoughts, str) else 0
+                self._thought_bytes += thought_size
+                if self._first_words_at is None and size > thought_size:
+                    self._first_words_at = time.perf_counter()
 
     def take_usage(self, answer: JSON) -> None:
         """Take over the usage of an answer or a chunk."""
@@ -217,8 +230,16 @@ class Charge:
             if self.reservation.note is not None:
                 self.reservation.note.refresh()
 
+    def take_usage_so_far(self, counts: JSON) -> None:
+        """Take over what a provider counted before the end of a stream; `completion_tokens` may be None."""
+        self.usage = usage = read({"usage": counts})
+        # Some count thoughts alone until the end, so that the text is not in the count.
+        if usage.completion is not None and usage.completion > usage.reasoning:
+            self._pieces = self._bytes = 0
+
     def complete(self, answer: JSON) -> None:
         """Take over a whole answer."""
+        self._whole_seconds = time.perf_counter() - self.started
         self.choices = len(answer.get("choices") or [0])  # an answer without choices is one all the same
         self.take_usage(answer)
         if self.trace is not None:
@@ -254,7 +275,8 @@ class Charge:
     @property
     def is_measured(self) -> bool:
         """Return whether the provider counted all of it."""
-        return None not in self.tokens and not self._pieces and not self.is_cached
+        is_cut = bool(self._all_bytes) and self.request.stream and not self._is_finished
+        return None not in self.tokens and not self._pieces and not self.is_cached and not is_cut
 
     @property
     def is_told(self) -> bool:
@@ -284,18 +306,30 @@ class Charge:
         prompt, completion = self.tokens
         if prompt is None:  # as of a client that left before the provider counted
             prompt = self.pace.prompt_tokens(self.request.prompt_tokens)
+        if self.is_measured:  # an estimate never exceeds what was reserved; the provider's own count may
+            return price.cost(usage)
         tokens = self.answer_tokens
-        if completion is None and tokens and not self._is_finished:
-            tokens += self._hidden_tokens() + self._tokens_under_way()
-        cost = price.cost(usage._replace(prompt=prompt, completion=tokens))
-        reserved = self.reservation.amount
         if completion is None and not tokens:  # nobody saw what was made, and the provider charges for it
-            cost = max(cost, self.config.cost * self.choices)
-            if reserved is not None:
-                made = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices
-                cost = max(cost, made * price.output / _MILLION)
-        # An estimate never exceeds what was reserved; the provider's own count may.
-        return cost if self.is_measured or reserved is None else min(cost, reserved)
+            made = price.cost(usage._replace(prompt=prompt, completion=self._at_most(self._unseen_tokens())))
+            cost = max(made, self.config.cost * self.choices)
+        else:
+            if completion is None:
+                tokens += self._hidden_tokens()
+            if self.request.stream and not self._is_finished:
+                tokens += self._tokens_under_way()
+            cost = price.cost(usage._replace(prompt=prompt, completion=self._at_most(tokens)))
+        reserved = self.reservation.amount
+        return cost if reserved is None else min(cost, reserved)
+
+    def _at_most(self, tokens: int) -> int:
+        """Return an estimate of the tokens of an answer, but no more than its limit and what was seen of it."""
+        limits = [limit for name in _LIMITS if (limit := count_of(self.request.body.get(name)))]
+        longest = self.max_tokens or max(limits, default=0) or self.config.max_tokens or self.config.longest_answer
+        return tokens if longest is None else min(tokens, max(longest * self.choices, self.answer_tokens))
+
+    def _seconds_since(self, began: float) -> float:
+        """Return the seconds from a moment until now, or until nothing more was to come."""
+        return (time.perf_counter() if self.ended is None else self.ended) - began
 
     @property
     def has_record(self) -> bool:
@@ -332,36 +366,69 @@ class Charge:
                 continue
             if record.get("usage") is not None:
                 self.take_usage(record)
+                self._is_finished = True
                 self.identify(record)
                 return
             why = "it has no counts yet"
+            if is_background:
+                self.ended = time.perf_counter()
+            if is_background and (record.get(NATIVE) or {}).get("status") not in UNDER_WAY:
+                why = "it is over and has no counts"  # as one that was cancelled
+                break
             pauses = iter(_RECORD_PAUSES)
             pause = min(2 * pause, _RECORD_PAUSES[-1]) if time.perf_counter() < ends else None
         _LOGGER.warning("the record of an answer of %s is not read, its cost is an estimate: %s", self.model, why)
 
     def learn(self) -> None:
-        """Take over what a stream, whose tokens the provider counted, says of others that may be cut."""
-        if self._first_text_at is not None and self.is_measured and self.request.stream and self.choices == 1:
-            wait = self._first_text_at - self.started
-            self.pace.observe(self.usage, self._all_bytes, self._thought_bytes, wait)
+        """Take over what an answer, whose tokens the provider counted, says of others that may be cut."""
+        if not self.is_measured or self.choices != 1:
+            return
+        if self._whole_seconds is not None:
+            self.pace.observe_whole(self.usage, self._whole_seconds)
+        elif self._first_text_at is not None and self.request.stream:
+            wait = (self._first_words_at or self._first_text_at) - self.started
+            seconds = self._seconds_since(self.started)
+            heard = Heard(self._all_bytes, self._thought_bytes, wait, seconds, pieces=self._all_pieces)
+            self.pace.observe(self.usage, heard)
             self.pace.observe_prompt(self.tokens[0] or 0, self.request.prompt_tokens)
 
     def _tokens_under_way(self) -> int:
         """Return the tokens that the provider makes of a stream before it notices that nobody reads it any more."""
-        assert self._first_text_at is not None
-        seconds = max(time.perf_counter() - self._first_text_at, _NOTICE_SECONDS)
-        share = (self._pieces - 1) / max(self._pieces, 1)  # the first piece tells no speed
-        return math.ceil(self.answer_tokens * share * _NOTICE_SECONDS / seconds)
+        if self._first_text_at is None:
+            return 0
+        seconds = max(self._seconds_since(self._first_text_at), _NOTICE_SECONDS)
+        share = (self._all_pieces - 1) / self._all_pieces  # the first piece tells no speed
+        tokens = max(self._all_pieces, self.pace.text_tokens(self._all_bytes))
+        speed = tokens * share / seconds
+        if self._all_pieces < LEAST_PIECES:
+            speed = max(speed, self.pace.words_per_second)
+        return math.ceil(speed * _NOTICE_SECONDS)
 
     def _hidden_tokens(self) -> int:
-        """Return the thoughts that a model may have had before its first text, of which a cut stream tells nothing."""
-        assert self._first_text_at is not None
-        known = self.pace.hidden_tokens(self._first_text_at - self.started)
+        """Return the thoughts that a model may have had before its own words, of which a cut stream tells nothing."""
+        words_after = self._seconds_since(self.started) + _NOTICE_SECONDS
+        if self._first_words_at is not None:
+            words_after = self._first_words_at - self.started
+        known = self.pace.hidden_tokens(words_after)
         if known is not None:
             return known * self.choices
-        usual_wait, usual_speed = spec_of(self.config.type).speed
-        thinking = max(0.0, self._first_text_at - self.started - usual_wait)
-        return math.ceil(thinking * max(_TOKENS_PER_SECOND, usual_speed) * self.choices)
+        if self._is_finished:  # and not counted: there is a provider that counts nothing
+            return 0
+        usual_wait, _ = spec_of(self.config.type).speed
+        shown = self._thought_bytes // BYTES_PER_TOKEN
+        return max(0, math.ceil(max(0.0, words_after - usual_wait) * self._usual_speed * self.choices) - shown)
+
+    def _unseen_tokens(self) -> int:
+        """Return the tokens that an answer may have of which nothing came."""
+        seconds = self._seconds_since(self.started) + _NOTICE_SECONDS
+        known = self.pace.hidden_tokens(seconds) if self.request.stream else self.pace.tokens_by(seconds)
+        return math.ceil(seconds * self._usual_speed if known is None else known) * self.choices
+
+    @property
+    def _usual_speed(self) -> float:
+        """Return the tokens a second of the provider's models, at least those of a fast one."""
+        _, speed = spec_of(self.config.type).speed
+        return max(_TOKENS_PER_SECOND, speed)
 
 
 def _text_bytes(delta: Mapping[str, Any], depth: int = 0) -> int:

@@ -33,6 +33,7 @@ from route.providers.base import (
     JSON,
     NATIVE,
     OWN_HISTORY,
+    USAGE_SO_FAR,
     Fault,
     NativeRequest,
     NotSpokenError,
@@ -40,7 +41,7 @@ from route.providers.base import (
     Timeouts,
 )
 from route.providers.completions import asks_for_usage
-from route.request.api_errors import of_choice, of_fault, of_refusal
+from route.request.api_errors import ApiError, of_choice, of_fault, of_refusal
 from route.request.chat import MEDIA, ChatRequest, count_of
 from route.request.fields import mark_chunk, native_for, outputs_of, request_for
 from route.request.native import limit_of
@@ -256,6 +257,17 @@ class Dispatcher:
                 result = await self._attempt(answer, deployment, call)
             except ProviderError as error:
                 deployment = await self._next(answer, deployment, error)
+                continue
+            except ApiError as error:
+                form = answer.request.native
+                if form is None or error is not form.blocked:
+                    raise
+                # The service does not have the request's protocol after all; another may.
+                answer.excluded |= {deployment.name}
+                try:
+                    deployment = self._chosen(answer, answer.excluded | self.fleet.blocked())
+                except (InputError, NoModelError):
+                    raise error from None
                 continue
             for doubted, refusal in answer.doubts:  # what they refused another model has answered
                 doubted.breaker.blamed(refusal)
@@ -541,6 +553,8 @@ def _count(answer: Answer, chunk: JSON) -> bool:
     """Count what a chunk brings; return whether the client gets it."""
     charge = answer.charges[-1]
     charge.count(chunk.get("choices"))
+    if USAGE_SO_FAR in chunk:
+        charge.take_usage_so_far(chunk.pop(USAGE_SO_FAR))
     if charge.trace is not None:
         charge.trace.hear(chunk)
     if not charge.served.model and chunk.get("model"):  # of a provider that says it late

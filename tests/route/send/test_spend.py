@@ -386,7 +386,7 @@ def test_a_limit_is_lowered_under_the_names_that_a_request_uses() -> None:
 
 
 def test_an_answer_that_nobody_saw_costs_what_could_be_made_in_its_time() -> None:
-    config = ModelConfig(name="m", type="mock", cost=0.001, price=PRICE)
+    config = ModelConfig(name="m", type="openai", api_key="k", cost=0.001, price=PRICE)
     charge = Charge("m", config, incoming(), Reservation("k", 0, amount=0.02), choices=2)
     assert charge.cost() == pytest.approx(0.002)
     charge.started -= 5.0
