@@ -8,7 +8,7 @@ from typing import Any
 
 from p2l.common.cli import nearest
 from route.catalogue import entry_of
-from route.providers.efforts import sent_as
+from route.providers.efforts import LEVELS, sent_as
 
 _OF_REQUESTS = ("name", "type", "temp", "top_p", "top_k", "max_tokens", "system_prompt")
 """Keys of a model that its requests show."""
@@ -47,6 +47,8 @@ def _check_effort(model: Mapping[str, Any], where: str) -> None:
     entry = entry_of(type_, name, model.get("base_url"), True)
     capabilities = model.get("capabilities")
     is_known = isinstance(capabilities, dict) and "reasoning" in capabilities
+    if effort not in LEVELS:
+        raise ValueError(f"{where}.effort: {effort!r:.40} is none of {', '.join(LEVELS)}{nearest(effort, LEVELS)}")
     lacks = entry is not None and "reasoning" in entry.lacks and not is_known
     if lacks or sent_as(type_, name, effort) is None:
         raise ValueError(f"{where}.effort: {name} has no effort {effort!r:.40} that could be sent; leave it out")

@@ -97,9 +97,14 @@ class Replay:
             raise ValueError(json.dumps(broken)[:300])
         return dialect.streamed(events)
 
-    async def passed(self, exchange: Exchange, model: str) -> tuple[int, str, JSON, Mapping[str, str]]:
-        """Send a recorded request to a model; return the status, an error, what the provider got, and headers."""
-        self.stand_in.exchange = exchange
+    async def passed(
+        self, exchange: Exchange, model: str, answer: Exchange | None = None
+    ) -> tuple[int, str, JSON, Mapping[str, str]]:
+        """Send a recorded request to a model; return the status, an error, what the provider got, and headers.
+
+        The provider gives the recorded answer, or another one.
+        """
+        self.stand_in.exchange = answer or exchange
         self.stand_in.received.clear()
         dialect = DIALECTS[NATIVE[exchange.kind]]
         status, headers, text = await self.post(

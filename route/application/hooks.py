@@ -87,7 +87,9 @@ class _Hook:
         try:
             function = getattr(importlib.import_module(module_name), name)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{where}: {config.call!r} cannot be imported: {error}") from error
+            is_elsewhere = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+            hint = "; put its folder on PYTHONPATH, or install its package" if is_elsewhere else ""
+            raise ConfigError(f"{where}: {config.call!r} cannot be imported: {error}{hint}") from error
         if not callable(function):
             raise ConfigError(f"{where}: {config.call!r} is not a function")
         return cls(config, function)

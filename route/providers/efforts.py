@@ -13,7 +13,8 @@ from route.providers.base import JSON, note_dropped
 
 FIELDS = frozenset({"reasoning_effort", "reasoning", "thinking_budget"})
 """What a request says it with."""
-_LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Of all protocols, from the least thinking to the most."""
 _BUDGETS = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24_576, "xhigh": 32_768, "max": 65_536}
 """Tokens of thoughts where a model takes a number and the request a level."""
 _LEAST_BUDGET = 1024  # of Anthropic's models
@@ -45,7 +46,7 @@ def _effort_of(request: JSON) -> _Effort | None:
     if inner.get("enabled") is False:
         level = "none"
     budget = request.get("thinking_budget", inner.get("max_tokens"))
-    known = level if isinstance(level, str) and level in _LEVELS else None
+    known = level if isinstance(level, str) and level in LEVELS else None
     if level is not None and known is None:
         note_dropped("reasoning_effort")
     number = budget if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0 else None
@@ -54,7 +55,7 @@ def _effort_of(request: JSON) -> _Effort | None:
 
 def _nearest(level: str, levels: tuple[str, ...]) -> str:
     """Return the level that a model has for another one: the next lower one, else its lowest."""
-    lower = [each for each in levels if _LEVELS.index(each) <= _LEVELS.index(level)]
+    lower = [each for each in levels if LEVELS.index(each) <= LEVELS.index(level)]
     return lower[-1] if lower else levels[0]
 
 

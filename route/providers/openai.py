@@ -32,7 +32,7 @@ from route.providers.base import (
     note_dropped,
 )
 from route.providers.http import WHOLE, Event, Transport
-from route.providers.translation import NativeCall, translated
+from route.providers.translation import NativeCall, translated, without_thoughts
 from route.providers.usage import of_generation, usage_in
 
 
@@ -370,7 +370,12 @@ class ResponsesAlone(OpenAICompatible):
                     yield chunk
 
     async def _call(self, request: JSON, timeouts: Timeouts) -> NativeCall:
-        body = await apart(request, lambda: translated("responses", responses.request_of, self._body(request)))
+        def body_of() -> JSON:
+            return translated(
+                "responses", lambda chat: responses.request_of(without_thoughts(chat)), self._body(request)
+            )
+
+        body = await apart(request, body_of)
         if request.get("stream"):
             body["stream"] = True
         return await self._native(NativeRequest("responses", body), timeouts)

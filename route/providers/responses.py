@@ -121,7 +121,7 @@ def _items_of(message: JSON) -> Iterator[JSON]:
             yield {"type": "message", "role": role, "content": parts}
         return
     note_dropped(*(f"messages.{name}" for name in ("reasoning_content",) if message.get(name)))
-    said = "".join(str(part.get("text") or part.get("refusal") or "") for part in completions.parts_of(content))
+    said = "".join(_said(part) for part in completions.parts_of(content))
     if said:
         yield {"type": "message", "role": role, "content": [{"type": "output_text", "text": said}]}
     calls = list(message.get("tool_calls") or [])
@@ -135,6 +135,14 @@ def _items_of(message: JSON) -> Iterator[JSON]:
         function = call["function"]
         arguments = function.get("arguments") or "{}"
         yield {"type": "function_call", "call_id": call["id"], "name": function["name"], "arguments": arguments}
+
+
+def _said(part: JSON) -> str:
+    """Return the text of a part of an answer."""
+    kind = part.get("type")
+    if kind not in ("text", "output_text", "refusal"):
+        raise unsupported(_WHO, f"content of the type {kind} in an answer")
+    return str(part.get("text") or part.get("refusal") or "")
 
 
 def _part(part: JSON) -> JSON:

@@ -108,7 +108,8 @@ class TranslatingClient(ABC):
         await self._transport.close()
 
     def _body(self, request: JSON, *, stream: bool) -> JSON:  # noqa: ARG002
-        return translated(self.protocol, self._translate, completions.omitted(request, self._omit))
+        body = completions.omitted(request, self._omit)
+        return translated(self.protocol, lambda chat: self._translate(without_thoughts(chat)), body)
 
     @abstractmethod
     def _url(self, request: JSON, *, stream: bool) -> str:
@@ -156,11 +157,41 @@ def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JS
         raise ProviderError(Fault.REQUEST, f"{who}: {what}", detail=what) from None
 
 
+def without_thoughts(request: JSON) -> JSON:
+    """Return a request without the thoughts that Mistral's models put among the parts of an answer, and note them."""
+    messages = request.get("messages") or []
+    if not any(_holds_thoughts(message) for message in messages):
+        return request
+    note_dropped("messages.thinking")
+    answers = [
+        {**message, "content": [part for part in message["content"] if not _is_thought(part)]}
+        if _holds_thoughts(message)
+        else message
+        for message in messages
+    ]
+    return {**request, "messages": answers}
+
+
+def _holds_thoughts(message: JSON) -> bool:
+    content = message.get("content")
+    return message.get("role") == "assistant" and isinstance(content, list) and any(map(_is_thought, content))
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "thinking"
+
+
 def system_text(request: JSON, further: str = "") -> str:
     """Return all system messages and `further` as paragraphs."""
     system = (message for message in request.get("messages") or [] if message.get("role") in completions.SYSTEM_ROLES)
     texts = [*(completions.joined_text(message.get("content")) for message in system), further]
     return "\n\n".join(text for text in texts if text.strip())
+
+
+def blank_conversation() -> ProviderError:
+    """Return the error for a conversation of which nothing is left without blank text, which providers refuse."""
+    blank = "there is no text in any message"
+    return ProviderError(Fault.REQUEST, blank, detail=blank)
 
 
 def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[[JSON], Iterator[JSON]]) -> list[JSON]:
@@ -176,8 +207,7 @@ def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[
         elif parts:
             turns.append({"role": role, key: parts})
     if messages and not turns:
-        blank = "there is no text in any message"
-        raise ProviderError(Fault.REQUEST, blank, detail=blank)
+        raise blank_conversation()
     for turn in turns:
         if turn["role"] != assistant:
             # Providers want the results of tools before what the user says to them.

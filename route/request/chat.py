@@ -314,6 +314,7 @@ def parse_chat(
     dialect = dialect or Dialect()
     body = dialect.request(sent)
     _check_messages(body.get("messages"))
+    _check_tools(body.get("tools"))
     model = body.pop("model", None)
     direct = body.pop("direct_model", None)
     if direct is None and by_name and isinstance(model, str) and model in models:
@@ -479,6 +480,26 @@ def _check_messages(messages: Any) -> None:
             raise _bad(f"messages[{number}]", "must be an object with a role")
         if not isinstance(message.get("content"), (str, list, type(None))):
             raise _bad(f"messages[{number}].content", "must be text or a list of parts")
+
+
+def _check_tools(tools: Any) -> None:
+    """Raise `ApiError` for tools of which nobody could say what they are, so that none is dropped as another's."""
+    if tools is None:
+        return
+    if not isinstance(tools, list):
+        raise _bad("tools", "must be a list of objects")
+    for number, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise _bad(f"tools[{number}]", "must be an object")
+        kind = tool.get("type")
+        if not isinstance(kind, str | None):
+            raise _bad(f"tools[{number}].type", "must be text")
+        # Tools of Gemini's own have no type, but a key of their name.
+        is_function = kind == "function" or (
+            kind is None and (tool.get("function") is not None or not tool.keys() - {"type"})
+        )
+        if is_function and not isinstance(tool.get("function"), dict):
+            raise _bad(f"tools[{number}].function", "must be an object with a name")
 
 
 def turns_of(messages: list[JSON]) -> tuple[str, ...]:

@@ -169,3 +169,11 @@ def test_an_effort_that_a_model_lacks_is_refused_at_start(tmp_path: Path, type_:
     path.write_text(str({"model_configs": {"m": arms(name, type_)}}))
     with pytest.raises(ConfigError, match=told):
         load_config(path)
+
+
+def test_a_mistyped_effort_is_refused_at_start_with_what_was_meant(tmp_path: Path) -> None:
+    path = tmp_path / "router.yaml"
+    model = {"name": "gpt-5", "type": "openai", "efforts": {"m-high": {"effort": "hihg", "cost": 1}}}
+    path.write_text(str({"model_configs": {"m": model}}))
+    with pytest.raises(ConfigError, match=r"efforts\.m-high\.effort.*did you mean 'high'"):
+        load_config(path)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from route.providers.accounts import account_for
 from route.providers.base import JSON
 from route.providers.completions import for_another_model
 from tests.route.providers.servers import PATIENT, REQUEST, answering, asking, run
-from tests.route.router_helpers import HELLO, a_router
+from tests.route.router_helpers import HELLO, a_router, served
 
 CALL: JSON = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 SIGNED = CALL | {"extra_content": {"google": {"thought_signature": "S"}}}
@@ -90,3 +92,35 @@ def test_thoughts_go_back_to_the_compatible_service_that_wrote_them(tmp_path: Pa
             assert ("x-p2l-dropped-fields" in headers) == (not is_direct)
 
     run(main())
+
+
+def test_thoughts_among_the_parts_of_an_answer_are_left_out_elsewhere_and_named(tmp_path: Path) -> None:
+    """Mistral's clients send them back so; to a model of another protocol nothing else of the answer is lost."""
+    received: list[JSON] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        received.append(await request.json())
+        content = [{"type": "output_text", "text": "done", "annotations": []}]
+        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+        told = {"id": "resp_1", "object": "response", "model": "o-1", "status": "completed", "output": [item]}
+        return web.json_response({**told, "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}})
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/responses", answer)
+        async with served(app) as url:
+            model = {"type": "openai-responses", "base_url": url, "api_key": "k"}
+            async with a_router(tmp_path, {"good": model}) as router:
+                said = {"type": "text", "text": "a heron"}
+                thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+                messages = [*HELLO, {"role": "assistant", "content": [thought, said]}, *HELLO]
+                body = {"messages": messages, "direct_model": "good"}
+                status, told, headers = await router.post("/v1/chat/completions", body)
+                assert (status, headers.get("x-p2l-dropped-fields")) == (200, "messages.thinking"), told
+                assert received[0]["input"][1]["content"] == [{"type": "output_text", "text": "a heron"}]
+                messages[1] = {"role": "assistant", "content": [{"type": "picture_of_tomorrow"}, said]}
+                status, told, _ = await router.post("/v1/chat/completions", body)
+                assert (status, "picture_of_tomorrow" in told["error"]["message"]) == (400, True)
+                assert len(received) == 1
+
+    asyncio.run(main())

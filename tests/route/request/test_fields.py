@@ -117,3 +117,39 @@ def test_malformed_tools_are_nobodys_functions(tool: dict[str, Any]) -> None:
     fields, dropped = passed({"tools": [tool, FUNCTION]}, ())
     assert fields == {"tools": [FUNCTION]}
     assert len(dropped) == 1
+
+
+@pytest.mark.parametrize(
+    ("tools", "place"),
+    [
+        ("look", "tools"),
+        ([None], "tools[0]"),
+        ([FUNCTION, {**FUNCTION, "type": {}}], "tools[1].type"),
+        ([{"type": "function"}], "tools[0].function"),
+        ([{"function": "look"}], "tools[0].function"),
+        ([{}], "tools[0].function"),
+    ],
+)
+def test_a_malformed_tool_is_refused_and_not_dropped(tmp_path: Path, tools: Any, place: str) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            status, told, _ = await router.post("/v1/chat/completions", {"messages": HELLO, "tools": tools})
+            assert (status, told["error"]["param"]) == (400, place)
+            assert not router.mocks["good"].bodies
+
+    run(main)
+
+
+def test_a_choice_among_tools_that_are_dropped_is_named_with_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path, {"good": {"type": "gemini"}}) as router:
+            body = {
+                "messages": HELLO,
+                "tools": [{"type": "web_search"}],
+                "tool_choice": "required",
+                "direct_model": "good",
+            }
+            _, _, headers = await router.post("/v1/chat/completions", body)
+            assert headers["x-p2l-dropped-fields"] == "tools.web_search, tool_choice"
+
+    run(main)
