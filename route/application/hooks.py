@@ -21,6 +21,7 @@ from p2l.common.errors import ConfigError
 from route.keep.accounts import LONGEST_LABEL, MOST_TAGS, Labels
 from route.key_config import HookConfig
 from route.observability.metrics import RouterMetrics
+from route.providers.anthropic import UNSIGNED
 from route.providers.base import JSON, NATIVE
 from route.request.api_errors import ApiError
 
@@ -174,15 +175,22 @@ class Hooks:
         return new_texts != texts
 
     async def after(self, completion: JSON, about: About) -> JSON:
-        """Return a whole answer as the hooks leave it; raises as `before` does."""
-        changed = {name: value for name, value in completion.items() if name != NATIVE}
-        places = list(places_in(changed.get("choices")))
+        """Return a whole answer as the hooks leave it; raises as `before` does.
+
+        Of one that passes in the provider's own form the texts in that are changed, and what else it holds stays.
+        """
+        native = completion.get(NATIVE)
+        told = completion.get("choices") if native is None else native.get("content", native.get("output"))
+        places = [*places_in(told), *_thoughts_in(told)]
         texts = [container[key] for container, key in places]
         new_texts = await self._ask("after", texts, about)
-        if new_texts == texts:
-            return completion
-        put(places, new_texts)
-        return changed
+        if new_texts != texts:
+            put(places, new_texts)
+            _forget_tokens(told)
+            for (container, key), text, new_text in zip(places, texts, new_texts, strict=True):
+                if key == "thinking" and text != new_text:
+                    container["signature"] = UNSIGNED  # which the provider gave for other thoughts
+        return completion
 
     async def after_stream(self, chunks: Sequence[JSON], about: About) -> list[JSON]:
         """Return the chunks of a whole stream as the hooks leave it; raises as `before` does.
@@ -201,6 +209,7 @@ class Hooks:
         for places, text, new_text in zip(pieces.values(), texts, new_texts, strict=True):
             if text != new_text:
                 put(places, [new_text] + [""] * (len(places) - 1))
+        _forget_tokens(chunks)
         # The provider's own events say what was there before.
         return [{name: value for name, value in chunk.items() if name != NATIVE} for chunk in chunks]
 
@@ -253,6 +262,24 @@ def places_in(value: Any, field_name: str = "", *, is_text: bool = False) -> Ite
         else:
             is_call = name in _OBJECTS_OF_TEXT and isinstance(part, dict) and is_object
             yield from places_in(part, name, is_text=is_text or is_call)
+
+
+def _thoughts_in(blocks: Any) -> Iterator[Place]:
+    """Yield the thoughts among the blocks of a message of Anthropic's."""
+    for block in blocks if isinstance(blocks, list) else ():
+        if isinstance(block, dict) and block.get("type") == "thinking" and isinstance(block.get("thinking"), str):
+            yield block, "thinking"
+
+
+def _forget_tokens(answer: Any) -> None:
+    """Take the tokens and their probabilities out of an answer, which would tell the text that a hook has changed."""
+    if isinstance(answer, dict):
+        if answer.get("logprobs"):
+            answer["logprobs"] = [] if isinstance(answer["logprobs"], list) else None
+        answer = list(answer.values())
+    for part in answer if isinstance(answer, list | tuple) else ():
+        if isinstance(part, dict | list):
+            _forget_tokens(part)
 
 
 def _pieces_of(delta: JSON) -> Iterator[tuple[tuple[Any, ...], Place]]:

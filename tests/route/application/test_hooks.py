@@ -208,6 +208,66 @@ def test_a_hook_changes_an_answer_that_passes_natively(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_what_else_a_native_answer_holds_stays_where_a_hook_changes_its_text(tmp_path: Path) -> None:
+    """Signed thoughts, citations and calls of the provider's own tools, of which chat completions know nothing."""
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "birds"}}
+    cited = {"type": "text", "text": "good birds", "citations": [{"type": "page_location", "document_index": 0}]}
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "signed"},
+        search,
+        cited,
+        {"type": "text", "text": "."},
+    ]
+
+    async def answer(_: web.Request) -> web.Response:
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        told = {"id": "m", "type": "message", "role": "assistant", "model": "c", "content": blocks, "usage": usage}
+        return web.json_response({**told, "stop_reason": "end_turn", "container": {"id": "c_1"}})
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/messages", answer)
+        async with served(app) as url:
+            claude = {"claude": model(url, type="anthropic", name="claude-opus-4-7")}
+            async with a_router(tmp_path, claude, hooks=[hook("redact", when=["after"])]) as router:
+                body = {"messages": CARD, "max_tokens": 9, "direct_model": "claude"}
+                _, told, _ = await router.post("/v1/messages", body)
+                assert told["content"] == [*blocks[:2], {**cited, "text": "fine birds"}, blocks[3]]
+                assert told["container"] == {"id": "c_1"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_changed_text_is_not_told_by_its_tokens(tmp_path: Path, stream: bool) -> None:
+    logprobs = {"content": [{"token": "good", "logprob": -0.1, "top_logprobs": []}]}
+
+    async def answer(_: web.Request) -> web.Response:
+        message = {"role": "assistant", "content": "good"}
+        choice = {"index": 0, "finish_reason": "stop", "logprobs": logprobs}
+        if not stream:
+            return web.json_response({"id": "c", "choices": [{**choice, "message": message}]})
+        line = json.dumps({"id": "c", "choices": [{**choice, "delta": message}]})
+        return web.Response(text=f"data: {line}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        async with served(app) as url:
+            models = {"good": {"base_url": f"{url}/v1"}}
+            async with a_router(tmp_path, models, hooks=[hook("redact", when=["after"])]) as router:
+                body = {"messages": CARD, "logprobs": True, "stream": stream, "direct_model": "good"}
+                headers = {"authorization": f"Bearer {KEY}"}
+                async with router.http.post(
+                    f"{router.url}/v1/chat/completions", json=body, headers=headers
+                ) as response:
+                    text = await response.text()
+                assert '"fine"' in text
+                assert '"token"' not in text
+
+    asyncio.run(main())
+
+
 def test_a_hook_at_an_address_gets_its_key_and_the_event(tmp_path: Path) -> None:
     asked: list[tuple[str, JSON]] = []
 
