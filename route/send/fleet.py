@@ -79,6 +79,11 @@ class Breaker:
         return self._opened_until is not None and (self._probing or self.clock() < self._opened_until)
 
     @property
+    def is_left(self) -> bool:
+        """Return whether another model answered here, so that nobody asks for some time."""
+        return self.clock() < self._left_until
+
+    @property
     def opens_in(self) -> float:
         """Return the seconds until a request may probe the model."""
         return max(0.0, (self._opened_until or 0.0) - self.clock())
@@ -425,7 +430,8 @@ def all_blocked(deployments: Sequence[Deployment], models: str) -> ApiError:
     if soonest.is_limited:
         text = f"{models} has reached a limit; try again later"
         return ApiError(429, "rate_limit_exceeded", text, retry_after=soonest.free_in)
-    text = f"{models} has been failing; try again later"
+    has_left = all(deployment.breaker.is_left for deployment in deployments)
+    text = f"{models} has {'answered as another model' if has_left else 'been failing'}; try again later"
     return ApiError(502, "models_unavailable", text, retry_after=soonest.free_in)
 
 

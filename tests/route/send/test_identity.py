@@ -156,6 +156,9 @@ def test_a_deployment_that_answers_as_another_model_is_left(tmp_path: Path) -> N
         breaker.succeeded()  # of a request that was under way
         assert breaker.is_blocked
         assert breaker.opens_in > 3000
+        body = {"messages": [{"role": "user", "content": "hi"}], "direct_model": "frontier"}
+        status, told, _ = await router.post("/v1/chat/completions", body)
+        assert (status, "has answered as another model" in told["error"]["message"]) == (502, True)
 
     beside(tmp_path, look, unexpected_model="leave")
 
