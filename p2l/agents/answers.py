@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _MOST_PROMPTS = 1000
 _Z = 1.6449
 """Standard deviations of a 90 % interval."""
+_LOADING = Lock()
+"""Who asks while a model is loaded waits for it, and does not load another."""
 
 
 class BoardRow(BaseModel):
@@ -267,8 +270,18 @@ class _Chosen:
     unknown: list[str] = field(default_factory=list)
 
 
-@lru_cache(maxsize=2)
+def read_ahead() -> None:
+    """Load the public model, so that the first board comes as fast as the next; P2LError where it cannot be loaded."""
+    _loaded(None).predict("hello")
+
+
 def _loaded(name: str | None) -> P2L:
+    with _LOADING:
+        return _load(name)
+
+
+@lru_cache(maxsize=2)
+def _load(name: str | None) -> P2L:
     from p2l.inference import P2L
 
     return P2L.public() if name is None else P2L.from_pretrained(name)

@@ -11,6 +11,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from threading import Thread
 from typing import Any
 
 from p2l.common.access import check_address, is_loopback
@@ -41,14 +42,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     need("mcp", "torch")
     server = build_server()
     if not args.http:
+        # Clients wait five seconds for an answer, some of them, and loading takes about as long on a busy machine.
+        Thread(target=_read_ahead, daemon=True).start()
         server.run("stdio")
         return
     if not is_loopback(args.host):
         raise ConfigError(f"--host {args.host}: the server has no keys, so it listens on this machine alone")
     check_address(args.host, args.port)
+    _read_ahead()
     host = f"[{args.host}]" if ":" in args.host else args.host
     print(f"tools at http://{host}:{args.port}/mcp, until Ctrl-C", file=sys.stderr, flush=True)
     server.run("streamable-http", host=args.host, port=args.port)
+
+
+def _read_ahead() -> None:
+    from p2l.agents.answers import read_ahead
+
+    try:
+        read_ahead()
+    except P2LError as error:  # a tool that is given a model of the user's own works all the same
+        print(f"no public model: {error}", file=sys.stderr, flush=True)
 
 
 def build_server() -> Any:
