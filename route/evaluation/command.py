@@ -32,20 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Measure a router on a P2L on a table of graded answers: cost and quality beside the best single model, "
         "per-category best, nearest neighbours, leaderboards of clusters and random choice.",
     )
-    data = flags.add_argument_group("tables: prompt, model, score and cost or output_chars; Parquet, JSON lines or CSV")
-    data.add_argument("--table", metavar="FILE", help="split by prompt into a training and a test side")
-    data.add_argument("--train", metavar="FILE", help="train on this table, with --test")
-    data.add_argument("--test", metavar="FILE", help="test on this table, on prompts that --train does not have")
-    data.add_argument(
-        "--prices", metavar="FILE", help="dollars per million tokens by model (YAML or JSON); 4 characters a token"
-    )
-    data.add_argument("--one-price", action="store_true", help="every answer costs the same: accuracy alone")
-    data.add_argument(
-        "--min-coverage",
-        type=_share,
-        default=0.9,
-        help="leave out models that answered a smaller share of the questions",
-    )
+    _add_tables(flags)
     budgets = flags.add_argument_group("budgets")
     budgets.add_argument(
         "--budget",
@@ -88,6 +75,23 @@ def build_parser() -> argparse.ArgumentParser:
     out.add_argument("--no-figure", action="store_true", help="no figure")
     cli.add_quiet(out, "no progress bars")
     return flags
+
+
+def _add_tables(flags: argparse.ArgumentParser) -> None:
+    data = flags.add_argument_group("tables: prompt, model, score and cost or output_chars; Parquet, JSON lines or CSV")
+    data.add_argument("--table", metavar="FILE", help="split by prompt into a training and a test side")
+    data.add_argument("--train", metavar="FILE", help="train on this table, with --test")
+    data.add_argument("--test", metavar="FILE", help="test on this table, on prompts that --train does not have")
+    data.add_argument(
+        "--prices", metavar="FILE", help="dollars per million tokens by model (YAML or JSON); 4 characters a token"
+    )
+    data.add_argument("--one-price", action="store_true", help="every answer costs the same: accuracy alone")
+    data.add_argument(
+        "--min-coverage",
+        type=_share,
+        default=0.9,
+        help="leave out models that answered a smaller share of the questions",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -93,7 +93,7 @@ def routing_results(names: list[str], text: str) -> Results:
     models = {name: (0.001 * 2.0**place, 0.4 + 0.02 * place) for place, name in enumerate(names)}
     bins = output(["a", "b"], ["all"], prompts=90).categories[0].reliability
     assert bins is not None
-    sizes = {"questions": 900, "prompts": 880, "trained_on": (700,), "notes": (text,)}
+    sizes = {"questions": 900, "prompts": 880, "trained_on": (700,), "trainings": 4, "notes": (text,)}
     return Results(
         table="t",
         models=tuple(names),
