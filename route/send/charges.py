@@ -239,7 +239,6 @@ class Charge:
 
     def complete(self, answer: JSON) -> None:
         """Take over a whole answer."""
-        self._whole_seconds = time.perf_counter() - self.started
         self.choices = len(answer.get("choices") or [0])  # an answer without choices is one all the same
         self.take_usage(answer)
         if self.trace is not None:
@@ -247,6 +246,8 @@ class Charge:
         self.identify(answer)
         if self.usage.completion is None:
             self.count(answer.get("choices"))
+        else:
+            self._whole_seconds = time.perf_counter() - self.started
 
     def identify(self, answer: JSON) -> None:
         """Note who answers, by a whole answer or a chunk."""

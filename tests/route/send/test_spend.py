@@ -15,9 +15,12 @@ from aiohttp import web
 
 from route.config import ModelConfig
 from route.keep.reservations import Reservation
+from route.providers.base import JSON
+from route.providers.usage import TokenCounts
 from route.request.chat import ChatRequest, parse_chat
 from route.request.fields import request_for
 from route.send.charges import Bounds, Charge, limited
+from route.send.pace import Heard
 from tests.route.router_helpers import HELLO, Running, a_router, served
 
 PRICE = {"input": 1.0, "output": 10.0}
@@ -426,3 +429,76 @@ def test_300_requests_at_once_book_no_more_than_the_day_holds(tmp_path: Path, lo
             assert router.service.ledger.spent_of("limited") <= 0.005 * (1 + 1e-9)
 
     asyncio.run(main())
+
+
+def test_a_stream_of_which_nothing_came_costs_what_its_deployment_makes_in_such_a_time() -> None:
+    config = ModelConfig(name="m", type="openai", api_key="k", cost=0.0, price=PRICE, longest_answer=5000)
+    charge = Charge("m", config, incoming(stream=True), Reservation("k", 0))
+    for _ in range(20):
+        charge.pace.observe(TokenCounts(10, 1100, reasoning=1000), Heard(400, 0, wait=2.0, seconds=3.0, pieces=9))
+    charge.started -= 4.0
+    assert charge.cost() >= 4.0 * 500 * PRICE["output"] / 1e6
+    charge.ended = charge.started + 2.0  # however late it is booked
+    assert charge.cost() == pytest.approx(2.1 * 500 * PRICE["output"] / 1e6, rel=0.01)
+    charge.ended = charge.started + 100.0
+    assert charge.cost() == pytest.approx(5000 * PRICE["output"] / 1e6, rel=0.01)  # which is its limit
+
+
+CLAUDE_BEGINS: list[JSON] = [
+    {
+        "type": "message_start",
+        "message": {"id": "m", "model": "good-1", "usage": {"input_tokens": 400, "cache_read_input_tokens": 600}},
+    },
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "so"}},
+]
+GEMINI_BEGINS: list[JSON] = [
+    {
+        "candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": "so"}]}}],
+        "usageMetadata": {
+            "promptTokenCount": 1000,
+            "cachedContentTokenCount": 600,
+            "candidatesTokenCount": 1,
+            "thoughtsTokenCount": 700,
+            "totalTokenCount": 1701,
+        },
+    }
+]
+
+
+@pytest.mark.parametrize(("type_", "begins", "made"), [("anthropic", CLAUDE_BEGINS, 1), ("gemini", GEMINI_BEGINS, 701)])
+@pytest.mark.parametrize("path", [PATH, "/v1/messages"])
+def test_a_cut_stream_is_booked_by_what_its_provider_counted_until_then(
+    tmp_path: Path, type_: str, begins: list[JSON], made: int, path: str
+) -> None:
+    """Of the prompt also which part was read from a cache, which nobody else knows."""
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for event in begins:
+            await response.write(f"data: {json.dumps(event)}\n\n".encode())
+        await asyncio.sleep(600.0)
+        return response
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/{path:.*}", stream)
+        price = {**PRICE, "cached": 0.1}
+        keys = [{"key": "limited", "name": "limited", "spend_per_day": 5}]
+        async with served(app) as url:
+            good = {"type": type_, "base_url": url, "cost": 0.001, "price": price}
+            async with a_router(tmp_path, {"good": good}, keys=keys) as router:
+                [pace] = [each.activity.pace for each in router.service.fleet.deployments if each.name == "good"]
+                for _ in range(20):  # of which nobody thought, so that time says nothing
+                    pace.observe(TokenCounts(10, 100), Heard(400, 0, wait=1.0, seconds=2.0))
+                body = {"messages": HELLO, "stream": True, "max_tokens": 2000, "direct_model": "good"}
+                headers = {"authorization": "Bearer limited"}
+                async with router.http.post(f"{router.url}{path}", json=body, headers=headers) as response:
+                    while b"so" not in await response.content.readline():
+                        pass
+                await until_idle(router)
+                told = (400 * 1.0 + 600 * 0.1 + made * 10.0) / 1e6
+                assert told <= spent(router) <= told + 20 * 10.0 / 1e6
+
+    run(main)
