@@ -139,6 +139,8 @@ def _plain_part(where: str, block: JSON, notes: Notes) -> JSON:
             case "text", _:
                 # `"" +` fails for anything but text, which `str()` would make text of.
                 return {"type": "text", "text": "" + block["text"]}
+            case "compaction", _:  # a summary of what came before, null where none could be made
+                return {"type": "text", "text": "" + (block["content"] or "")}
             case "image", "base64":
                 url = f"data:{source['media_type']};base64,{source['data']}"
                 return {"type": "image_url", "image_url": {"url": url}}

@@ -459,3 +459,10 @@ def test_thoughts_that_nobody_signed_go_back_as_such() -> None:
 def test_errors_have_anthropics_shape(status: int, kind: str) -> None:
     expected = {"type": "error", "error": {"type": kind, "message": "no", "code": "c"}}
     assert Messages().error(ApiError(status, "c", "no")) == expected
+
+
+def test_the_summary_of_a_compacted_conversation_is_said_to_other_models() -> None:
+    summary = {"type": "compaction", "content": "They looked for herons."}
+    answer = {"role": "assistant", "content": [summary, text(" Go on?")]}
+    chat = chat_request({"messages": [user("hi"), answer, user("yes")]})
+    assert chat["messages"][1] == {"role": "assistant", "content": "They looked for herons. Go on?"}
