@@ -61,6 +61,9 @@ def _of_turn(turn: Any, where: str, notes: Notes) -> Iterator[JSON]:
             yield _of_assistant(blocks, notes)
         case "system":
             yield {"role": "system", "content": _joined(blocks, "\n\n", notes)}
+        case str():
+            notes.block(f"{where}.role: must be user or assistant")
+            yield {"role": "user", "content": _joined(blocks, "", notes)}
         case _:
             raise InputError(f"{where}.role: must be user or assistant")
 
@@ -196,7 +199,7 @@ def chat_request(body: JSON, notes: Notes | None = None) -> JSON:
             instructions = [_part(where, block, notes) for where, block in blocks]
         chat["messages"].insert(0, {"role": "system", "content": instructions})
     chat |= _tools(body, notes)
-    chat |= _format(body)
+    chat |= _format(body, notes)
     if body.get("stop_sequences"):
         chat["stop"] = _items(body, "stop_sequences")
     user = object_in(body, "metadata").get("user_id")
@@ -216,9 +219,12 @@ def _check_fields(body: JSON, notes: Notes) -> None:
             notes.block(f"{field}: {why}")
 
 
-def _format(body: JSON) -> JSON:
+def _format(body: JSON, notes: Notes) -> JSON:
     form = object_in(object_in(body, "output_config"), "format")
     if not form:
+        return {}
+    if isinstance(form.get("type"), str) and form["type"] != "json_schema":
+        notes.block("output_config.format: must have the type json_schema and a schema")
         return {}
     if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
         raise InputError("output_config.format: must have the type json_schema and a schema")
@@ -247,6 +253,8 @@ def _tools(body: JSON, notes: Notes) -> JSON:
                 chat["tool_choice"] = "required"
             case "tool" if isinstance(choice.get("name"), str):
                 chat["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+            case str() as kind if kind != "tool":
+                notes.block("tool_choice: must have the type auto, any, none, or tool with a name")
             case _:
                 raise InputError("tool_choice: must have the type auto, any, none, or tool with a name")
     if choice.get("disable_parallel_tool_use"):

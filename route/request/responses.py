@@ -79,7 +79,7 @@ def _chat_request(body: JSON, notes: Notes) -> tuple[JSON, list[JSON]]:
     opening = _instructions(body.get("instructions"), notes)
     items = _input_items(sent, may_be_empty=sent == [])
     chat["messages"] = [*opening, *_messages_of(items, notes)] or [{"role": "user", "content": ""}]
-    chat |= _tools(body, notes) | _text(object_in(body, "text"))
+    chat |= _tools(body, notes) | _text(object_in(body, "text"), notes)
     effort = object_in(body, "reasoning").get("effort")
     if effort is not None:
         chat["reasoning_effort"] = effort
@@ -198,7 +198,11 @@ def _instructions(instructions: Any, notes: Notes) -> list[JSON]:
 def _message(item: JSON, where: str, notes: Notes) -> JSON:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
-        raise InputError(f"{where}.role: must be user, assistant, system or developer")
+        wrong = f"{where}.role: must be user, assistant, system or developer"
+        if not isinstance(role, str):
+            raise InputError(wrong)
+        notes.block(wrong)
+        role = "user"
     if isinstance(content, str):
         return {"role": role, "content": content}
     parts = _parts(content, f"{where}.content", notes)
@@ -308,7 +312,7 @@ def _tool(tool: JSON, where: str) -> JSON:
     return {"type": "function", "function": {"name": tool["name"], **described}}
 
 
-def _text(text: JSON) -> JSON:
+def _text(text: JSON, notes: Notes) -> JSON:
     chat: JSON = {} if text.get("verbosity") is None else {"verbosity": text["verbosity"]}
     form = object_in(text, "format")
     match form.get("type"):
@@ -320,7 +324,11 @@ def _text(text: JSON) -> JSON:
             schema = {key: form[key] for key in ("description", "schema", "strict") if form.get(key) is not None}
             named = {"name": form.get("name") or "answer", **schema}
             return chat | {"response_format": {"type": "json_schema", "json_schema": named}}
-    raise InputError("text.format: must be text, json_object, or json_schema with a schema")
+    wrong = "text.format: must be text, json_object, or json_schema with a schema"
+    if not isinstance(form["type"], str) or form["type"] == "json_schema":
+        raise InputError(wrong)
+    notes.block(wrong)
+    return chat
 
 
 async def stored_chain(

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,36 @@ def test_betas_pass_by_name_and_others_are_told() -> None:
             received = replay.stand_in.received[-1].headers
             assert received["anthropic-beta"] == "interleaved-thinking-2025-05-14"
             assert headers["x-p2l-dropped-fields"] == "anthropic-beta.secret-beta-2025-01-01"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "changes"),
+    [
+        ("anthropic", "/v1/messages", {"tool_choice": {"type": "of_tomorrow"}}),
+        ("anthropic", "/v1/messages", {"output_config": {"format": {"type": "of_tomorrow"}}}),
+        ("anthropic", "/v1/messages", {"messages": [{"role": "of_tomorrow", "content": "hi"}]}),
+        ("openai-responses", "/v1/responses", {"input": [{"role": "of_tomorrow", "content": "hi"}]}),
+        ("openai-responses", "/v1/responses", {"text": {"format": {"type": "of_tomorrow", "syntax": "lark"}}}),
+    ],
+)
+def test_kinds_of_tomorrow_pass_to_their_own_protocol_and_are_refused_elsewhere(
+    kind: str, path: str, changes: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            replay.stand_in.exchange = next(each for each in exchanges(kind) if usable(each) and not each.is_stream)
+            tool = {"name": "look", "input_schema": {"type": "object"}}
+            body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "tools": [tool]}
+            body = {**({"input": "hi"} if kind == "openai-responses" else body), **changes}
+            status, _, text = await replay.post(path, {**body, "direct_model": kind}, {})
+            assert status == 200, text
+            received = replay.stand_in.received[-1].body
+            assert {name: received[name] for name in changes} == changes
+            status, _, text = await replay.post(path, {**body, "direct_model": "gemini"}, {})
+            assert (status, "of the models that may answer none" in text) == (400, True)
+            assert len(replay.stand_in.received) == 1
 
     asyncio.run(main())
 
