@@ -283,6 +283,13 @@ class Component:
         """Estimate of the variance."""
         return max(0.0, self.square - self.chance)
 
+    @property
+    def is_like_chance(self) -> bool:
+        """Return whether the mean square is below half of those that chance alone makes."""
+        from scipy.special import gammaincinv
+
+        return self.square <= self.chance * 2.0 * float(gammaincinv(self.freedom / 2.0, 0.5)) / self.freedom
+
     def draws(self) -> tuple[Floats, Floats]:
         """Return variances that the data allow (N,), with their weights (N,), which add up to 1.
 
@@ -321,12 +328,14 @@ def with_component(spread: Variance, exposure: Floats, component: Component) -> 
     """Return the variance over clusters and random effects, as that of the Student's t which has the same limits.
 
     `exposure` (G,) is the variance that effects of variance 1 add to each estimate. How large it is is averaged over
-    (`Component.draws`), and the t is that with the 95 % and the 99.5 % limits of the average.
+    (`Component.draws`), and the t is that with the 95 % and the 99.5 % limits of the average. Where the mean square is
+    what chance alone makes in one run of two, or less, effects are taken for none: with few degrees of freedom limits
+    that never do so hold 99.9 % where there are none, and these 97 %.
     """
     from scipy.special import stdtr, stdtrit
 
     is_finite = np.isfinite(spread.variance)
-    if not component.freedom or not component.square or not is_finite.any():
+    if not component.freedom or not is_finite.any() or component.is_like_chance:
         return spread
     variances, weights = component.draws()
     total = spread.variance[:, None] + exposure[:, None] * variances  # (G, N)

@@ -30,6 +30,23 @@ def test_an_estimate_of_zero_from_few_judges_is_not_taken_for_none() -> None:
     assert few.freedom[0] < many.freedom[0]
 
 
+@pytest.mark.parametrize("ratio", [1.0, 4.0, 30.0])
+def test_two_judges_of_three_students_have_limits_that_hold(ratio: float) -> None:
+    """With two degrees of freedom; `ratio` of judges' differences to chance, 1 without tastes."""
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(300):
+        means = np.sqrt(ratio) * rng.normal(size=(2, 3))
+        rest = means - means.mean(axis=0) - means.mean(axis=1, keepdims=True) + means.mean()
+        answers = means.mean(axis=0) + 0.5 * rng.normal(size=3)
+        items = Variance(np.zeros(1), np.array([2 * (0.5 + 0.25)]), np.array([79.0]))
+        taste = Component(square=float((rest**2).sum()) / 2.0, chance=1.0, freedom=2.0)
+        whole = with_component(items, EXPOSURE, taste)
+        reach = -t.ppf(0.025, whole.freedom[0]) * np.sqrt(whole.variance[0])
+        held += [abs(answers[a] - answers[b]) <= reach for a, b in ((0, 1), (0, 2), (1, 2))]
+    assert 0.92 <= np.mean(held) <= 0.985
+
+
 def test_nothing_known_changes_nothing() -> None:
     assert with_component(KNOWN, EXPOSURE, Component(0.0, 0.0, 0.0)) is KNOWN
 
