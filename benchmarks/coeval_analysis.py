@@ -1,9 +1,10 @@
 """How long the reports of a large run take, beside loops over all pairs of scores.
 
-python -m benchmarks.coeval_analysis [--units 100000] [--models 5 20] [--repeats 5]
+python -m benchmarks.coeval_analysis [--units 100000] [--models 5 20] [--repeats 5] [--pairwise]
 
 Writes runs of that size to a temporary folder, one of few models with many items and one of many models with few, and
 times `coeval analyze all` as a user would start it: pages, JSON, CSV, workbook, index. Then the steps of the last run.
+With `--pairwise` judges compare answers, and units are verdicts.
 The baseline is the plain way to the share of equal scores: for each two judges, a loop over both judges' scores that
 looks for the same response and factor; it is run on a part that can be waited for, and its time grows with the square
 of the units.
@@ -35,18 +36,20 @@ TASKS, BASELINE = 4, 4000
 LEVELS = ("Low", "Medium", "High")
 
 
-def write_run(folder: Path, units: int, models: int = 5, seed: int = 0) -> None:
-    """A run of so many models in all roles and up to four tasks, with about so many scores."""
+def write_run(folder: Path, units: int, models: int = 5, seed: int = 0, *, pairwise: bool = False) -> None:
+    """A run of so many models in all roles and up to four tasks, with about so many scores, or verdicts on pairs."""
     rng, names = random.Random(seed), [f"model-{number}" for number in range(models)]
-    tasks = min(TASKS, max(1, units // (len(FACTORS) * models**3)))
-    items = max(1, units // (len(FACTORS) * tasks * models**3))
-    for part in ("phase2_rubric", "phase3_datapoints", "phase4_responses", "phase5_evaluations"):
+    units_of_item = models**2 * (models - 1) // 2 if pairwise else len(FACTORS) * models**2
+    tasks = min(TASKS, max(1, units // (units_of_item * models)))
+    items = max(1, units // (units_of_item * models * tasks))
+    write_items = _write_compared if pairwise else _write_items
+    for part in ("phase2_rubric", "phase3_datapoints", "phase4_responses", "phase5_evaluations", "phase5_pairwise"):
         (folder / part).mkdir(parents=True)
     (folder / "meta.json").write_text(json.dumps({"experiment_id": "large", "status": "completed"}))
     for task in (f"task-{number}" for number in range(tasks)):
         (folder / "phase2_rubric" / f"{task}.rubric.json").write_text(json.dumps(dict.fromkeys(FACTORS, "text")))
         for teacher in names:
-            _write_items(folder, task, teacher, names, items, rng)
+            write_items(folder, task, teacher, names, items, rng)
 
 
 def _write_items(folder: Path, task: str, teacher: str, models: list[str], items: int, rng: random.Random) -> None:
@@ -70,6 +73,30 @@ def _write_items(folder: Path, task: str, teacher: str, models: list[str], items
     _write(folder / "phase3_datapoints" / f"{task}.{teacher}.datapoints.jsonl", datapoints)
     _write(folder / "phase4_responses" / f"{task}.{teacher}.all.responses.jsonl", responses)
     _write(folder / "phase5_evaluations" / f"{task}.{teacher}.all.evaluations.jsonl", evaluations)
+
+
+def _write_compared(folder: Path, task: str, teacher: str, models: list[str], items: int, rng: random.Random) -> None:
+    datapoints, responses, verdicts = [], [], []
+    for number in range(items):
+        point = {"id": f"{task}__{teacher}__{number:05d}", "task_id": task, "teacher_model_id": teacher}
+        words = " ".join(f"{rng.getrandbits(24):06x}" for _ in range(12))
+        datapoints.append({**point, "prompt": words, "reference_response": "reference"})
+        about = {**point, "datapoint_id": point["id"]}
+        for student in models:
+            answer = {"id": f"{point['id']}__{student}", "student_model_id": student, "response": "words"}
+            responses.append({**about, **answer, "token_count": rng.randint(20, 200)})
+        truth = [rng.gauss(skill / 2, 0.7) for skill in range(len(models))]
+        for (a, first), (b, second) in combinations(enumerate(models), 2):
+            for judge in models:
+                ahead = truth[a] - truth[b] + rng.gauss(0, 0.5)
+                winner = "tie" if abs(ahead) < 0.3 else "model_a" if ahead > 0 else "model_b"
+                key = {"id": f"{point['id']}__{first}__vs__{second}__{judge}", "judge_model_id": judge}
+                at = f"2026-01-01T{number % 24:02d}:00:00Z"
+                verdict = {"winner": winner, "verdicts": [winner, winner], "order_consistent": True, "created_at": at}
+                verdicts.append({**about, **key, "model_a": first, "model_b": second, **verdict})
+    _write(folder / "phase3_datapoints" / f"{task}.{teacher}.datapoints.jsonl", datapoints)
+    _write(folder / "phase4_responses" / f"{task}.{teacher}.all.responses.jsonl", responses)
+    _write(folder / "phase5_pairwise" / f"{task}.{teacher}.all.pairwise.jsonl", verdicts)
 
 
 def _write(path: Path, records: Sequence[Mapping[str, object]]) -> None:
@@ -123,6 +150,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--units", type=int, default=100_000, help="scores; the bar of 25 s and 1.0 GB is of 1,000,000")
     flags.add_argument("--models", type=int, nargs="+", default=[5, 20])
     flags.add_argument("--repeats", type=int, default=5)
+    flags.add_argument("--pairwise", action="store_true", help="verdicts on pairs in place of scores")
     return flags
 
 
@@ -133,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         for models in args.models:
             run, out = Path(temporary) / f"run-{models}", Path(temporary) / f"out-{models}"
-            write_run(run, args.units, models)
+            write_run(run, args.units, models, pairwise=args.pairwise)
             taken = [analyze_all(run, out) for _ in range(args.repeats)]
             size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
             seconds = [usage.seconds for usage in taken]
@@ -142,9 +170,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             start = time.perf_counter()
             loaded = load_run(run)
             reading = f"{time.perf_counter() - start:.1f} s"
-            rows.append([f"{models} models, {len(loaded.units):,} scores", times, reading, memory, f"{size:.1f} MB"])
+            units = f"{len(loaded.verdicts):,} verdicts" if args.pairwise else f"{len(loaded.units):,} scores"
+            rows.append([f"{models} models, {units}", times, reading, memory, f"{size:.1f} MB"])
         print(table(["`coeval analyze all`", "seconds", "of which reading", "memory", "written"], rows))
         steps(loaded, Path(temporary))
+    if args.pairwise:
+        return
     looked_at, loops = baseline(loaded, BASELINE)
     scaled = loops * (len(loaded.units) / looked_at) ** 2
     row = [f"{loops:.2f} s", f"{looked_at:,}", f"{scaled:,.0f} s"]

@@ -12,6 +12,7 @@ Shapes: P pairs (response, factor), J judges, S students, R responses.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
@@ -122,17 +123,18 @@ def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
     rows = []
     for judge, preferences in sorted(by_judge.items()):
         # `model_a` is shown first in the first order, `model_b` in the second.
-        pairs = [preference.verdicts for preference in preferences]
-        flips = np.array([{*pair} == {"model_a", "model_b"} for pair in pairs], dtype=np.float64)
-        first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in pairs)
-        second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in pairs)
-        lower, upper = share_limits(np.array([preference.datapoint for preference in preferences]), flips)
+        pairs = Counter(preference.verdicts for preference in preferences)
+        is_flip = {pair: {*pair} == {"model_a", "model_b"} for pair in pairs}
+        flips = np.array([is_flip[preference.verdicts] for preference in preferences], dtype=np.float64)
+        first = sum(count * ((a == "model_a") + (b == "model_b")) for (a, b), count in pairs.items())
+        second = sum(count * ((a == "model_b") + (b == "model_a")) for (a, b), count in pairs.items())
+        lower, upper = share_limits(_places(preference.datapoint for preference in preferences), flips)
         rows.append(
             FlipRow(
                 judge=judge,
                 pairs=len(preferences),
                 flips=int(flips.sum()),
-                inconsistent=sum(pair[0] != pair[1] for pair in pairs),
+                inconsistent=sum(count for (a, b), count in pairs.items() if a != b),
                 flip_rate=float(flips.mean()),
                 lower=lower,
                 upper=upper,
@@ -152,10 +154,16 @@ def position_rows(verdicts: Iterable[Preference]) -> tuple[_PositionRow, ...]:
     rows = []
     for judge, decided in sorted(first.items()):
         points, hits = zip(*decided, strict=True)
-        lower, upper = share_limits(np.array(points), np.array(hits))
+        lower, upper = share_limits(_places(points), np.array(hits))
         share = float(np.mean(hits))
         rows.append(_PositionRow(judge, len(hits), share, lower, upper, biased=not lower <= 0.5 <= upper))
     return tuple(rows)
+
+
+def _places(names: Iterable[str]) -> npt.NDArray[np.int64]:
+    """Return a number for each name (N,), the same for equal ones."""
+    places: dict[str, int] = {}
+    return np.fromiter((places.setdefault(name, len(places)) for name in names), dtype=np.int64)
 
 
 # Family -> what a model's id holds; a distilled model counts to the first that fits.

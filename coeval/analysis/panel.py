@@ -28,14 +28,13 @@ Shapes: R answers, J judges, S students, D items, T tasks, C clusters, G groups 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.statistics import Codes, Component, Floats
-from coeval.analysis.units import LoadedRun, codes_of, factor_weights, once
+from coeval.analysis.units import LoadedRun, Votes, factor_weights, once, verdict_votes
 
 Mask = npt.NDArray[np.bool_]
 # Observations that say that judges are equally reliable: with one judge or two it cannot be told which is sharper.
@@ -126,30 +125,30 @@ def score_table(loaded: LoadedRun) -> ScoreTable:
 # Judges: how sharp they are, how noisy, and what length is worth to them.
 
 
-# A verdict as the scores of two answers: 1 for the better, 0 for the other, half for each of a tie.
-_SCORES_OF_VERDICT = {"model_a": (1.0, 0.0), "model_b": (0.0, 1.0), "tie": (0.5, 0.5), "tie (bothbad)": (0.5, 0.5)}
+# Scores of the two answers of a verdict, by its winner (`WINNERS`): 1 for the better, half for each of a tie.
+_SCORES_OF_WINNER = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5], [0.5, 0.5]])
 
 
 @once
 def verdict_table(loaded: LoadedRun) -> ScoreTable:
     """Return the verdicts on pairs as scores: what was compared is an item of its own, with two answers."""
-    students, judges, points, tasks = map(codes_of, (loaded.students, loaded.judges, loaded.datapoints, loaded.tasks))
-    keys = sorted({verdict.key for verdict in loaded.verdicts})
-    places = {key: place for place, key in enumerate(keys)}
-    scores = np.full((2 * len(keys), len(judges)), np.nan)
+    votes, students = verdict_votes(loaded), len(loaded.students)
+    # A key has its students by name, which their codes follow.
+    first, second = np.minimum(votes.model_a, votes.model_b), np.maximum(votes.model_a, votes.model_b)
+    keys, place = np.unique((votes.datapoint * students + first) * students + second, return_inverse=True)
+    given = _SCORES_OF_WINNER[votes.winner]
+    is_single = np.fromiter((len(verdict.verdicts) == 1 for verdict in loaded.verdicts), dtype=bool)
+    position = _position_effects(votes.where(is_single), students, len(loaded.judges))
+    given[is_single] += np.outer(position[votes.judge[is_single]], [-0.5, 0.5])
+    is_turned = votes.model_a != first
+    given[is_turned] = given[is_turned, ::-1]
+    scores = np.full((2 * len(keys), len(loaded.judges)), np.nan)
+    for answer in (0, 1):
+        scores[2 * place + answer, votes.judge] = given[:, answer]
     task = np.zeros(len(keys), dtype=np.int64)
-    position = _position_effects(loaded, students, judges)
-    for verdict in loaded.verdicts:
-        place = places[verdict.key]
-        task[place] = tasks[verdict.task]
-        given = np.array(_SCORES_OF_VERDICT[verdict.winner])
-        if len(verdict.verdicts) == 1:
-            given += position[judges[verdict.judge]] * np.array([-0.5, 0.5])
-        if verdict.model_a != verdict.key[1]:  # a key has its students by name
-            given = given[::-1]
-        scores[2 * place : 2 * place + 2, judges[verdict.judge]] = given
-    student = np.array([students[name] for _, *pair in keys for name in pair], dtype=np.int64)
-    items = np.array([points[point] for point, *_ in keys], dtype=np.int64)
+    task[place] = votes.task
+    items, pair = np.divmod(keys, students**2)
+    student = np.stack(np.divmod(pair, students), axis=1).ravel()
     return ScoreTable(
         student=student,
         item=np.repeat(np.arange(len(keys)), 2),
@@ -159,31 +158,27 @@ def verdict_table(loaded: LoadedRun) -> ScoreTable:
         length=np.zeros(2 * len(keys)),
         cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
         items=items,
-        students=len(students),
-        tasks=len(tasks),
+        students=students,
+        tasks=len(loaded.tasks),
     )
 
 
-def _position_effects(loaded: LoadedRun, students: Mapping[str, int], judges: Mapping[str, int]) -> Floats:
+def _position_effects(votes: Votes, students: int, judges: int) -> Floats:
     """Return by how much each judge prefers the answer that it sees first, (J,), as a difference of two scores.
 
     By least squares beside students' qualities, of verdicts that were asked for in one order, model_a's answer first:
     since that order is drawn, it can be told from quality. In both orders the effect cancels.
     """
-    verdicts = [verdict for verdict in loaded.verdicts if len(verdict.verdicts) == 1]
-    effects = np.zeros(len(judges))
-    if not verdicts:
-        return effects
-    first, second = (np.array([students[getattr(v, side)] for v in verdicts]) for side in ("model_a", "model_b"))
-    judge = np.array([judges[verdict.judge] for verdict in verdicts])
-    lead = np.array([np.subtract(*_SCORES_OF_VERDICT[verdict.winner]) for verdict in verdicts])
-    design = np.zeros((len(verdicts), len(students) + len(judges)))
-    rows = np.arange(len(verdicts))
-    design[rows, first] += 1.0
-    design[rows, second] -= 1.0
-    design[rows, len(students) + judge] = 1.0
+    if not len(votes):
+        return np.zeros(judges)
+    lead = _SCORES_OF_WINNER[votes.winner] @ [1.0, -1.0]
+    design = np.zeros((len(votes), students + judges))
+    rows = np.arange(len(votes))
+    design[rows, votes.model_a] += 1.0
+    design[rows, votes.model_b] -= 1.0
+    design[rows, students + votes.judge] = 1.0
     solved = np.linalg.pinv(design.T @ design, rcond=1e-9, hermitian=True) @ (design.T @ lead)
-    return np.asarray(solved[len(students) :])
+    return np.asarray(solved[students:])
 
 
 def _judges_itself(pairs: Codes, loaded: LoadedRun) -> Mask:

@@ -19,7 +19,7 @@ from typing_extensions import Self
 
 from coeval.analysis.records import Judgement, Records, RunInfo, Skipped, read_run, read_run_info
 from coeval.analysis.statistics import Codes, Floats
-from coeval.analysis.verdicts import Preference
+from coeval.analysis.verdicts import WINNERS, Preference
 from coeval.storage.run import Run
 
 
@@ -310,6 +310,40 @@ def factor_weights(loaded: LoadedRun) -> Floats:
             if factor in loaded.factors:
                 weights[row, loaded.factors.index(factor)] = weight
     return weights
+
+
+@dataclass(frozen=True)
+class Votes(ArrayTable):
+    """Preferences, all (N,), as codes of names."""
+
+    task: Codes
+    datapoint: Codes
+    judge: Codes
+    model_a: Codes
+    model_b: Codes
+    winner: Codes  # position in WINNERS
+    weight: Floats
+
+
+def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
+    """Return preferences as codes of these names: tasks, datapoints, judges and models."""
+    tasks, datapoints, judges, models = map(codes_of, names)
+    preferences = list(preferences)
+    return Votes(
+        task=column(tasks[vote.task] for vote in preferences),
+        datapoint=column(datapoints[vote.datapoint] for vote in preferences),
+        judge=column(judges[vote.judge] for vote in preferences),
+        model_a=column(models[vote.model_a] for vote in preferences),
+        model_b=column(models[vote.model_b] for vote in preferences),
+        winner=column(WINNERS.index(vote.winner) for vote in preferences),
+        weight=np.array([vote.weight for vote in preferences], dtype=np.float64),
+    )
+
+
+@once
+def verdict_votes(loaded: LoadedRun) -> Votes:
+    """Return the run's verdicts on pairs as codes of its names."""
+    return coded(loaded.verdicts, loaded.tasks, loaded.datapoints, loaded.judges, loaded.students)
 
 
 def score_weights(loaded: LoadedRun, table: Units | Pairs) -> Floats | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from coeval.storage.records import Answer, Item, is_failed, is_judgement_of, read_records
@@ -22,7 +23,7 @@ MAJORITY = "majority"  # the judge of a preference that sums up those of several
 _OTHER = {"model_a": "model_b", "model_b": "model_a"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a run may have a million
 class Preference:
     """A judge's preference between two answers to one item."""
 
@@ -110,19 +111,19 @@ def read_verdicts(
 
     `note` is called with the code of what is left out and an example; `counts` of records are added to.
     """
-    latest: dict[tuple[tuple[str, str, str], str], Preference] = {}
+    latest: dict[tuple[str, str, str, str], Preference] = {}
     for record in _records(run, note):
-        task, teacher = text_of(record, "task_id"), text_of(record, "teacher_model_id")
-        counts["pairwise", task, teacher, "", record["judge_model_id"], is_failed(record)] += 1
-        code = "FAILED_PAIR" if is_failed(record) else _fault(record, items, answers)
-        if code:
-            note(code, record["id"])
+        judge, failed = intern(record["judge_model_id"]), is_failed(record)
+        counts["pairwise", text_of(record, "task_id"), text_of(record, "teacher_model_id"), "", judge, failed] += 1
+        verdict = "FAILED_PAIR" if failed else _verdict(record, judge, items, answers)
+        if isinstance(verdict, str):
+            note(verdict, record["id"])
             continue
-        verdict = _verdict(record, items[record["datapoint_id"]])
-        if (verdict.key, verdict.judge) in latest:
+        place = (*verdict.key, judge)
+        if place in latest:
             note("DUPLICATE_PAIR", record["id"])
-        latest[verdict.key, verdict.judge] = verdict
-    return tuple(latest[key] for key in sorted(latest))
+        latest[place] = verdict
+    return tuple(latest[place] for place in sorted(latest))
 
 
 def _records(run: Run, note: _Note) -> Iterator[dict[str, Any]]:
@@ -133,11 +134,13 @@ def _records(run: Run, note: _Note) -> Iterator[dict[str, Any]]:
 
     for path in run.record_files("pairwise"):
         for record in read_records(path, on_bad):
-            if all(text_of(record, key) for key in _NEEDED):
-                yield record
+            for key in _NEEDED:
+                value = record.get(key)
+                if not isinstance(value, str) or not value:
+                    note("PARSE_ERROR_PAIR", f"{path.parent.name}/{path.name}: {record.get('id')}: no {key}")
+                    break
             else:
-                lacking = next(key for key in _NEEDED if not text_of(record, key))
-                note("PARSE_ERROR_PAIR", f"{path.parent.name}/{path.name}: {record.get('id')}: no {lacking}")
+                yield record
 
 
 def text_of(record: Mapping[str, Any], key: str) -> str:
@@ -152,49 +155,50 @@ def evaluation_of(record: Mapping[str, Any]) -> tuple[str, str]:
     return text_of(record, "response_id") or answer, text_of(record, "judge_model_id") or judge
 
 
-def _answers_of(record: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the ids of the two answers, composed from item and model where they are not stated."""
-    composed = (f"{record['datapoint_id']}__{record[f'model_{side}']}" for side in "ab")
-    a, b = (text_of(record, f"response_{side}_id") or identity for side, identity in zip("ab", composed, strict=True))
-    return a, b
+_SAME = {winner: winner for winner in WINNERS}  # one text for all records
+_Orders = tuple[str, ...]
+_SAME_ORDERS: dict[_Orders, _Orders] = {}
 
 
-def _fault(record: Mapping[str, Any], items: Mapping[str, Item], answers: Mapping[str, Answer]) -> str:
-    """Return why a verdict is left out; empty if it counts."""
-    if record.get("winner") not in WINNERS:
+def _verdict(
+    record: Mapping[str, Any], judge: str, items: Mapping[str, Item], answers: Mapping[str, Answer]
+) -> Preference | str:
+    """Return the verdict of a record, or the code why it is left out."""
+    winner = text_of(record, "winner")
+    if winner not in _SAME:
         return "INVALID_WINNER_PAIR"
-    pair = [answers.get(identity) for identity in _answers_of(record)]
-    for answer, model in zip(pair, (record["model_a"], record["model_b"]), strict=True):
-        if answer is None:
-            return "MISSING_RESPONSE_PAIR"
-        if (answer.student, answer.datapoint) != (model, record["datapoint_id"]):
-            return "MISMATCHED_PAIR"
-    if record["model_a"] == record["model_b"]:
+    datapoint, model_a, model_b = (intern(record[key]) for key in ("datapoint_id", "model_a", "model_b"))
+    # The ids of the two answers are composed from item and model where they are not stated.
+    response_a = intern(text_of(record, "response_a_id") or f"{datapoint}__{model_a}")
+    response_b = intern(text_of(record, "response_b_id") or f"{datapoint}__{model_b}")
+    a, b = answers.get(response_a), answers.get(response_b)
+    if a is None or b is None:
+        return "MISSING_RESPONSE_PAIR"
+    is_of_them = (a.student, b.student) == (model_a, model_b) and a.datapoint == b.datapoint == datapoint
+    if not is_of_them or model_a == model_b:
         return "MISMATCHED_PAIR"
-    item = items.get(record["datapoint_id"])
+    item = items.get(datapoint)
     if item is None:
         return "MISSING_DATAPOINT_PAIR"
-    marks = [answer.mark for answer in pair if answer is not None]
-    return "" if is_judgement_of(record, item.mark, marks) else "STALE_PAIR"
-
-
-def _verdict(record: Mapping[str, Any], item: Item) -> Preference:
+    if not is_judgement_of(record, item.mark, (a.mark, b.mark)):
+        return "STALE_PAIR"
     verdicts, consistent = record.get("verdicts"), record.get("order_consistent")
-    by_order = verdicts if isinstance(verdicts, list) and all(winner in WINNERS for winner in verdicts) else ()
-    response_a, response_b = _answers_of(record)
+    orders: _Orders = ()
+    if isinstance(verdicts, list) and all(isinstance(each, str) and each in _SAME for each in verdicts):
+        orders = tuple(_SAME[each] for each in verdicts)
     return Preference(
-        datapoint=record["datapoint_id"],
+        datapoint=datapoint,
         task=item.task,
         teacher=item.teacher,
-        model_a=record["model_a"],
-        model_b=record["model_b"],
+        model_a=model_a,
+        model_b=model_b,
         response_a=response_a,
         response_b=response_b,
-        winner=record["winner"],
-        judge=record["judge_model_id"],
+        winner=_SAME[winner],
+        judge=judge,
         source="native",
         margin=None,
         order_consistent=consistent if isinstance(consistent, bool) else None,
         at=seconds(text_of(record, "created_at")),
-        verdicts=tuple(by_order),
+        verdicts=_SAME_ORDERS.setdefault(orders, orders),
     )

@@ -14,7 +14,7 @@ F factors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,8 +24,8 @@ import numpy.typing as npt
 from coeval.analysis.fit import fit_run
 from coeval.analysis.judge_tests import judge_scales, verdict_scales
 from coeval.analysis.statistics import Codes, Floats
-from coeval.analysis.units import ArrayTable, LoadedRun, codes_of, column, factor_weights, once, places_within
-from coeval.analysis.verdicts import WINNERS, Preference
+from coeval.analysis.units import ArrayTable, LoadedRun, Votes, factor_weights, once, places_within, verdict_votes
+from coeval.analysis.verdicts import WINNERS
 from p2l.common.errors import InputError
 from p2l.leaderboard import Leaderboard, fit
 
@@ -102,7 +102,8 @@ _LEAST_WEIGHT = 1e-3  # of the panel, below which a judge's votes say nothing
 class JudgeTrust:
     """What is made of the judges of a run."""
 
-    # Judge -> weight of its votes, 1 on average over those that count; judges that the fit does not know are missing.
+    # Judge -> weight of its votes, 1 on average over those that count, and of those left out what theirs would have;
+    # judges that the fit does not know are missing.
     weights: Mapping[str, float]
     left_out: Mapping[str, str]  # judge -> why its votes are left out
     note: str = ""  # where all are flagged, and so none is left out
@@ -110,6 +111,11 @@ class JudgeTrust:
     def weight(self, judge: str) -> float:
         """Return the weight of a judge's votes; 1 where nothing is known of it, 0 where they are left out."""
         return 0.0 if judge in self.left_out else self.weights.get(judge, 1.0)
+
+    def weight_where_alone(self, judge: str) -> float:
+        """Return the weight of a judge's votes on students on whom no judge that counts has voted; 0 of a blind one."""
+        weight = self.weights.get(judge, 1.0)
+        return weight if weight >= _LEAST_WEIGHT else 0.0
 
 
 def judge_trust(loaded: LoadedRun, *, native: bool = False, keep_flagged: bool = False) -> JudgeTrust:
@@ -129,36 +135,15 @@ def judge_trust(loaded: LoadedRun, *, native: bool = False, keep_flagged: bool =
         note = "every judge is flagged, so that none is left out; ask others before you trust these votes"
     kept = [row for row in scales if row.judge not in left_out]
     total = sum(row.weight for row in kept)
-    weights = {row.judge: row.weight * len(kept) / total if total > 0 else 1.0 for row in kept}
+    weights = {row.judge: row.weight * len(kept) / total if total > 0 else 1.0 for row in scales}
     return JudgeTrust(weights, left_out, note)
 
 
-@dataclass(frozen=True)
-class Votes(ArrayTable):
-    """Preferences, all (N,), as codes of names."""
-
-    task: Codes
-    datapoint: Codes
-    judge: Codes
-    model_a: Codes
-    model_b: Codes
-    winner: Codes  # position in WINNERS
-    weight: Floats
-
-
-def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
-    """Return preferences as codes of these names: tasks, datapoints, judges and models."""
-    tasks, datapoints, judges, models = map(codes_of, names)
-    preferences = list(preferences)
-    return Votes(
-        task=column(tasks[vote.task] for vote in preferences),
-        datapoint=column(datapoints[vote.datapoint] for vote in preferences),
-        judge=column(judges[vote.judge] for vote in preferences),
-        model_a=column(models[vote.model_a] for vote in preferences),
-        model_b=column(models[vote.model_b] for vote in preferences),
-        winner=column(WINNERS.index(vote.winner) for vote in preferences),
-        weight=np.array([vote.weight for vote in preferences], dtype=np.float64),
-    )
+def on_others(model_a: Codes, model_b: Codes, counts: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which votes (N,) are on a model on which no vote that counts (N,) is."""
+    voted = np.concatenate([model_a[counts], model_b[counts]])
+    is_voted: npt.NDArray[np.bool_] = np.isin(model_a, voted) & np.isin(model_b, voted)
+    return ~is_voted
 
 
 def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
@@ -166,7 +151,7 @@ def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_
 
     Those of judges that are left out have a weight of 0.
     """
-    native = coded(loaded.verdicts, loaded.tasks, loaded.datapoints, loaded.judges, loaded.students)
+    native = verdict_votes(loaded)
     pairs = comparisons(loaded, rule, native.task)
     scored = loaded.units.where(pairs.a)
     by_scores, by_verdicts = judge_trust(loaded), judge_trust(loaded, native=True)
@@ -261,6 +246,7 @@ class RunVotes:
     left_out: Mapping[str, str]  # judge whose votes are left out -> why
     follows_fit: bool  # whether the leaderboard of all is that of the fit of scores
     total: int  # with those that do not count
+    only_flagged: tuple[str, ...] = ()  # students on whom judges that are left out alone voted: these votes count
 
 
 @once
@@ -269,6 +255,7 @@ def run_votes(loaded: LoadedRun) -> RunVotes:
     votes, is_native = votes_of(loaded, Rule())
     judge = loaded.student_codes("judge")[votes.judge]
     is_own = (judge == votes.model_a) | (judge == votes.model_b)
+    votes, rescued = _with_all_students(loaded, votes, is_native, ~is_own)
     fair = ~is_own & (votes.weight > 0)
     derived = votes.where(fair & ~is_native)
     weights = as_fitted(derived, loaded.students, fitted_scores(loaded))
@@ -290,7 +277,29 @@ def run_votes(loaded: LoadedRun) -> RunVotes:
         left_out=left_out,
         follows_fit=weights is not None and not native,
         total=len(votes),
+        only_flagged=tuple(loaded.students[code] for code in rescued),
     )
+
+
+def _with_all_students(
+    loaded: LoadedRun, votes: Votes, is_native: npt.NDArray[np.bool_], is_fair: npt.NDArray[np.bool_]
+) -> tuple[Votes, list[int]]:
+    """Return votes with a weight for those left out that are on students who would have none, and these students."""
+    weight = votes.weight.copy()
+    students: set[int] = set()
+    for kind in (True, False):
+        mine = is_fair & (is_native == kind)
+        counts = mine & (weight > 0)
+        if not counts.any():
+            continue
+        trust = judge_trust(loaded, native=kind)
+        own = np.array([trust.weight_where_alone(name) for name in loaded.judges])
+        rescued = mine & ~counts & on_others(votes.model_a, votes.model_b, counts) & (own[votes.judge] > 0)
+        weight[rescued] = own[votes.judge[rescued]]
+        both = (votes.model_a, votes.model_b)
+        students |= {*np.concatenate([side[rescued] for side in both]).tolist()}
+        students -= {*np.concatenate([side[counts] for side in both]).tolist()}
+    return replace(votes, weight=weight), sorted(students)
 
 
 @once

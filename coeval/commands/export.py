@@ -137,12 +137,16 @@ def _say_disagreement(preferences: PreferenceSet, *, by_people: bool) -> None:
         return
     board = boards(preferences.preferences, BoardOptions(intervals=None))[Slice(OVERALL)]
     first = board.models[int(board.coefs.argmax())]
-    if first != preferences.first:
-        print(
-            f"these votes put {first} first, {'people and judges' if by_people else 'the report on students'} put "
-            f"{preferences.first} first: no weights of these votes say that, so that they are as the judges gave them",
-            file=sys.stderr,
-        )
+    if first == preferences.first:
+        return
+    why = "no weights of these votes say that, so that they are as the judges gave them"
+    if preferences.first not in board.models:
+        why = "there is no vote on it"
+    print(
+        f"these votes put {first} first, {'people and judges' if by_people else 'the report on students'} put "
+        f"{preferences.first} first: {why}",
+        file=sys.stderr,
+    )
 
 
 def _share(text: str) -> float:

@@ -26,9 +26,9 @@ from coeval.analysis.students import (
     student_rows,
 )
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
-from coeval.analysis.units import LoadedRun, Report
+from coeval.analysis.units import LoadedRun, Report, Votes, coded
 from coeval.analysis.verdicts import Preference
-from coeval.analysis.votes import Votes, coded, leaderboard_of, run_votes
+from coeval.analysis.votes import leaderboard_of, run_votes
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceFilter, why_none
 from p2l.common.errors import InputError
@@ -74,6 +74,7 @@ class PairsReport(Report):
     # (better, worse) of students told apart beyond chance; None where votes are of verdicts and of scores, which no
     # fit has in common.
     apart: tuple[tuple[str, str], ...] | None = None
+    only_flagged: tuple[str, ...] = ()  # students on whom flagged judges alone voted, so that these preferences count
 
 
 OVERALL = "overall"
@@ -250,6 +251,7 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
         rows=tuple(PairBoardRow(student=row.pop("model"), **row) for row in rows),
         flips=flip_rows(loaded.verdicts),
         apart=None if apart is None else tuple(sorted(apart)),
+        only_flagged=counted.only_flagged,
     )
 
 

@@ -15,12 +15,11 @@ import numpy as np
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.records import Skipped
 from coeval.analysis.statistics import Floats
-from coeval.analysis.units import LoadedRun
+from coeval.analysis.units import LoadedRun, coded
 from coeval.analysis.verdicts import MAJORITY, WINNERS, Preference, majority, seconds
 from coeval.analysis.votes import (
     Rule,
     as_fitted,
-    coded,
     comparisons,
     counted_units,
     fitted_scores,
@@ -163,6 +162,18 @@ def _trusted(
         trust = judge_trust(loaded, native=native, keep_flagged=keep_flagged)
         kept = [replace(row, weight=trust.weight(row.judge)) for row in of_kind if row.judge not in trust.left_out]
         if kept:
+            voted = {name for row in kept for name in (row.model_a, row.model_b)}
+            alone = [
+                replace(row, weight=weight)
+                for row in of_kind
+                if row.judge in trust.left_out
+                and not {row.model_a, row.model_b} <= voted
+                and (weight := trust.weight_where_alone(row.judge)) > 0
+            ]
+            kept += alone
+            if alone:
+                names = sorted({name for row in alone for name in (row.model_a, row.model_b)} - voted)
+                notes.append(f"votes on {', '.join(names)} are kept all the same: no other judge compared these")
             judging = {row.judge for row in of_kind}
             flagged |= {judge: why for judge, why in trust.left_out.items() if judge in judging}
             notes += [trust.note] if trust.note else []

@@ -165,6 +165,7 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
             ("from scores", f"{report.derived:,}"),
             ("self-judged, left out", f"{report.self_judged:,}"),
             ("judges left out", ", ".join(f"{judge} ({why})" for judge, why in report.flagged.items()) or "none"),
+            *([("but on", f"{', '.join(report.only_flagged)}: none else compared it")] if report.only_flagged else []),
             *([("model", get(report.likelihood).title)] if report.likelihood else []),
         ],
         "follows_fit": report.follows_fit,

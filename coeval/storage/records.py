@@ -254,7 +254,7 @@ def is_judgement_of(record: Mapping[str, Any], item: ItemMark, answers: Sequence
     if isinstance(record.get("judged"), str):
         return bool(record["judged"] == _joined(item, answers))
     at = record.get("evaluated_at") or record.get("created_at")
-    return not any(isinstance(at, str) and _is_before(at, answer.at) for answer in answers)
+    return not isinstance(at, str) or not any(_is_before(at, answer.at) for answer in answers)
 
 
 def _joined(item: ItemMark, answers: Sequence[AnswerMark]) -> str:

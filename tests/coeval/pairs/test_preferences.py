@@ -309,6 +309,35 @@ def test_three_places_name_one_winner_with_one_number(
     assert [row["score"] for row in board["models"]] == pytest.approx(rating, abs=0.1)
 
 
+def test_a_student_whom_flagged_judges_alone_scored_keeps_its_votes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = arena(1, 0.65)
+    honest = [place for place, name in enumerate(run.judges) if name.startswith("honest")]
+    best = list(run.students).index("honest-1")
+    run.levels[:, best, honest] = -1
+    loaded = write(tmp_path / "run", run)
+    report = student_rows(loaded)
+    assert report[0].student == "honest-1"
+    pairs = pairs_report(loaded)
+    assert pairs.only_flagged == ("honest-1",)
+    overall = [row for row in pairs.rows if row.task == OVERALL and not row.attribute]
+    assert [(row.student, row.score) for row in overall] == [
+        (row.student, pytest.approx(row.rating, abs=0.1)) for row in report
+    ]
+    flags = ["--run", tmp_path / "run", "--out", tmp_path / "votes"]
+    assert export_preferences.preferences_main([str(flag) for flag in flags]) == 0
+    stderr = capsys.readouterr().err
+    assert "votes of verbose left out" in stderr
+    assert "votes on honest-1 are kept all the same: no other judge compared these" in stderr
+    result = tmp_path / "board.json"
+    leaderboard.main(["--weighted", "--votes", str(tmp_path / "votes"), "--output", str(result)])
+    (board,) = json.loads(result.read_text())
+    assert [(row["model"], row["score"]) for row in board["models"]] == [
+        (row.student, pytest.approx(row.rating, abs=0.1)) for row in report
+    ]
+
+
 def test_votes_follow_the_report_where_they_say_the_contrary(tmp_path: Path) -> None:
     # b is somewhat better mostly, a much better at times: a leads by the mean of scores, b by pairs won.
     scores = {}
