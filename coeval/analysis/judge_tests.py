@@ -51,6 +51,9 @@ _ONE_SCORE = 0.95  # share of one score that makes a judge constant
 _MIN_CLUSTERS_FOR_TEST = 3  # of prompts
 _ALS_STEPS = 60
 _LENGTH_GROUPS = 128  # of clusters, for the jackknife of slopes on length
+_MOST_WEIGHT = 0.5  # share of the weight above which judges of one family carry a panel
+_LEAST_WEIGHT_TOLD = 0.1  # share of the weight from which judges with a bias or fault are told of
+_LEAST_WEIGHT_NAMED = 0.02  # share of the weight of one who is named among them
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,15 @@ class SharedErrors:
 
 
 @dataclass(frozen=True)
+class JudgesWeight:
+    """What some judges count for in the fit."""
+
+    about: str  # their family, or their biases
+    judges: tuple[str, ...]
+    weight: float  # share of that of all judges
+
+
+@dataclass(frozen=True)
 class PanelWorth:
     """What judges are worth together."""
 
@@ -105,6 +117,8 @@ class PanelWorth:
     upper: float
     taste_sd: float | None  # of a judge's liking for a student, in scores; None where nothing tells
     shared: tuple[SharedErrors, ...]
+    family: JudgesWeight | None = None  # two judges or more of one family who carry most of the weight
+    flagged: JudgesWeight | None = None  # judges with a bias or fault who carry weight
 
 
 @dataclass(frozen=True)
@@ -167,9 +181,11 @@ def _scales(loaded: LoadedRun, fit: Fit | None, tests: tuple[BiasTest, ...]) -> 
 @once
 def panel_worth(loaded: LoadedRun) -> PanelWorth | None:
     """Return what the panel of a run is worth, by scores or else by verdicts; None without two sharp judges."""
-    fit = fit_run(loaded) or fit_verdicts(loaded)
+    by_scores = fit_run(loaded)
+    fit = by_scores or fit_verdicts(loaded)
     if fit is None:
         return None
+    scales = verdict_scales(loaded) if by_scores is None else judge_scales(loaded)
     judges = fit.judges
     chosen = np.flatnonzero(judges.sees)
     if len(chosen) < 2:
@@ -189,7 +205,35 @@ def panel_worth(loaded: LoadedRun) -> PanelWorth | None:
         upper=upper,
         taste_sd=float(fit.scale * np.sqrt(fit.judges.taste.variance)) if judges.taste.freedom else None,
         shared=tuple(sorted(shared, key=lambda pair: -pair.correlation)),
+        family=_leading_family(loaded, scales),
+        flagged=_flagged_weight(scales),
     )
+
+
+def _leading_family(loaded: LoadedRun, scales: tuple[JudgeScale, ...]) -> JudgesWeight | None:
+    """Return the family whose judges, two or more, carry most of a panel's weight; None where there is none."""
+    from coeval.analysis.bias import family_of
+
+    families: dict[str, list[JudgeScale]] = {}
+    for row in scales:
+        family = family_of(loaded.info.model_id(row.judge, "judge"))
+        if family is not None and row.weight >= _LEAST_WEIGHT_NAMED:
+            families.setdefault(family, []).append(row)
+    for family, rows in families.items():
+        weight = sum(row.weight for row in rows)
+        if len(rows) > 1 and weight > _MOST_WEIGHT:
+            return JudgesWeight(family, tuple(row.judge for row in rows), weight)
+    return None
+
+
+def _flagged_weight(scales: tuple[JudgeScale, ...]) -> JudgesWeight | None:
+    """Return the judges with a bias or fault, where they carry weight."""
+    rows = [row for row in scales if row.flags and row.weight >= _LEAST_WEIGHT_NAMED]
+    weight = sum(row.weight for row in rows)
+    if weight < _LEAST_WEIGHT_TOLD:
+        return None
+    biases = sorted({bias for row in rows for bias in row.flags.split(", ")})
+    return JudgesWeight(", ".join(biases), tuple(row.judge for row in rows), weight)
 
 
 def _limits_of_number(fit: Fit, chosen: npt.NDArray[np.intp], effective: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ Shapes: P annotated (answer, factor) pairs, U units, S students, B draws.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -515,7 +515,7 @@ def corrected_run(loaded: LoadedRun, annotations: Annotations) -> Corrected:
     scored = np.isfinite(panel)
     labelled = rows[scored[rows]]
     place = np.cumsum(scored) - 1
-    return corrected_scores(
+    corrected = corrected_scores(
         panel[scored],
         table.student[scored],
         table.cluster[table.item[scored]],
@@ -523,6 +523,8 @@ def corrected_run(loaded: LoadedRun, annotations: Annotations) -> Corrected:
         place[labelled],
         people[labelled],
     )
+    # Without labels nothing is corrected; the panel's scores of answers are cut at the ends of the scale.
+    return corrected if len(labelled) or fit is None else replace(corrected, score=fit.score)
 
 
 def _students(loaded: LoadedRun, corrected: Corrected) -> tuple[_StudentCalibration, ...]:

@@ -127,8 +127,8 @@ class StudentPair:
     difference: Annotated[float, Shown("of means", "of the means on items in common, whoever scored them", 3)]
     lower: float
     upper: float
-    p_value: float  # two-sided, of the fitted difference
-    significant: bool  # whether `p_value` is below 0.05 after Holm's correction for all pairs
+    p_value: Annotated[float, Shown("p", "two-sided, of the fitted difference", 4)]
+    significant: Annotated[bool, Shown("significant", "p below 0.05 after Holm's correction for all pairs")]
     datapoints: Annotated[int, Shown("items in common")]
     prompts: Annotated[int, Shown("prompts in common", "distinct ones: near duplicates are one")]
 

@@ -40,7 +40,9 @@ class Shown:
     tone: bool = False  # whether an estimate stands out whose interval leaves zero out
     zero: bool = False  # whether the scale has a line at zero
     wide: bool = False  # whether it holds prose, which wraps
-    is_text: bool = False  # whether the field's type is text, which is set to the left
+    is_text: bool = (
+        False  # whether cells are words, by the field's type (text, or yes and no): they are set to the left
+    )
 
 
 def named(kind: str, title: str = "") -> Shown:
@@ -80,7 +82,7 @@ def shown_fields(row: type) -> Mapping[str, Shown]:
     for name, hint in get_type_hints(row, include_extras=True).items():
         for style in getattr(hint, "__metadata__", ()):
             if isinstance(style, Shown):
-                fields[name] = dataclasses.replace(style, is_text=hint.__origin__ is str)
+                fields[name] = dataclasses.replace(style, is_text=hint.__origin__ in (str, bool))
     return fields
 
 
@@ -152,23 +154,30 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 
 def _tables_of(report: Any) -> Iterator[tuple[str, Rows]]:
-    """Yield name and rows of a report's tables that have rows, those of its members too, but not of its header."""
+    """Yield name and rows of a report's tables, those of its members too, but not of its header."""
     for name in _field_names(type(report)):
         value = getattr(report, name)
         if isinstance(value, Columns):
-            if len(value):
-                yield name, value
+            yield name, value
         elif name != "header" and dataclasses.is_dataclass(value) and not isinstance(value, type):
             yield from _tables_of(value)
-        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        elif isinstance(value, tuple) and (not value or dataclasses.is_dataclass(value[0])):
             yield name, value
 
 
 def write_tables(report: object, folder: Path) -> list[Path]:
-    """Write `report.json` and a CSV file for each table and return the paths. Raise InputError if it fails."""
+    """Write `report.json` and a CSV file for each table with rows, and return the paths. Raise InputError if it fails.
+
+    A file that an earlier report left of a table without rows is removed.
+    """
     text = json.dumps(plain(report), ensure_ascii=False, separators=(",", ":"))
     paths = [_write(folder / "report.json", text + "\n")]
-    for table, rows in _tables_of(report):
+    tables = list(_tables_of(report))
+    for table in {name for name, _ in tables} - {name for name, rows in tables if len(rows)}:
+        (folder / f"{table}.csv").unlink(missing_ok=True)
+    for table, rows in tables:
+        if not len(rows):
+            continue
         names = _field_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
         columns = [_texts(rows, name) for name in names]
         lines = [",".join(names), *map(",".join, zip(*columns, strict=True)), ""]

@@ -55,17 +55,27 @@ def own_items_sentences(rows: Sequence[OwnItemsRow]) -> list[str]:
 
 def missing_sentences(rows: Sequence[MissingRow]) -> list[str]:
     """Return whose answers lack scores more often than others', beyond chance."""
+    # Where all judges together left a student's answers out, each of them did: only what one left beyond them is news.
+    of_all = {row.student: row.missing for row in rows if not row.judge}
+    rows = [row for row in rows if not row.judge or row.missing > of_all.get(row.student, 0)]
+    unscored: dict[str, list[str]] = {}
+    for row in rows:
+        if row.judge and row.missing == row.answers:
+            unscored.setdefault(row.judge, []).append(row.student)
     sentences = [
+        f"{judge} scored no answer of {_names_text(names)}, of whom other judges alone tell."
+        for judge, names in unscored.items()
+    ]
+    rows = [row for row in rows if row.student not in unscored.get(row.judge, [])]
+    lacks = [
         f"{row.judge or 'Every judge'} left {row.missing / row.answers:.0%} of {row.student}'s answers without a score "
         f"and {row.elsewhere:.0%} of others'"
         for row in rows[:_MAX_NAMES_LISTED]
     ]
-    more = f" ({len(rows) - len(sentences)} more such cases)" if len(rows) > len(sentences) else ""
-    return (
-        [f"{'; '.join(sentences)}: if these are its worst answers or its best, its score is wrong.{more}"]
-        if rows
-        else []
-    )
+    more = f" ({len(rows) - len(lacks)} more such cases)" if len(rows) > len(lacks) else ""
+    if lacks:
+        sentences.append(f"{'; '.join(lacks)}: if these are its worst answers or its best, its score is wrong.{more}")
+    return sentences
 
 
 def summary(report: SummaryReport) -> list[str]:
@@ -105,17 +115,37 @@ def lead_sentences(text: str, order: Sequence[str], apart: Sequence[tuple[str, s
 
 
 def panel_sentences(panel: PanelWorth | None) -> list[str]:
-    """Return how many independent judges a panel is worth, and which of them err alike; nothing without two."""
+    """Return how many independent judges a panel is worth, and who errs alike or carries it; nothing without two."""
     if panel is None:
         return []
+    return [_worth_sentence(panel), *_weight_sentences(panel)]
+
+
+def _worth_sentence(panel: PanelWorth) -> str:
     if not panel.shared:
         text = f"{panel.judges} judges, worth {panel.judges} independent ones as far as can be told"
-        return [f"{text}: no two err alike more than others, and errors that all share show in people's labels alone."]
+        return f"{text}: no two err alike more than others, and errors that all share show in people's labels alone."
     figure = estimate_text(panel.effective, panel.lower, panel.upper, 1)
     alike = [f"{pair.first} and {pair.second} ({pair.correlation:.0%})" for pair in panel.shared[:_MAX_NAMES_LISTED]]
     more = f", and {len(panel.shared) - len(alike)} pairs more" if len(panel.shared) > len(alike) else ""
     text = f"{panel.judges} judges, worth about {figure} independent ones at most"
-    return [f"{text}; these err alike, by the correlation of their errors: {', '.join(alike)}{more}."]
+    return f"{text}; these err alike, by the correlation of their errors: {', '.join(alike)}{more}."
+
+
+def _weight_sentences(panel: PanelWorth) -> list[str]:
+    """Return whether judges of one family, or judges with a bias or fault, carry the weight."""
+    sentences = []
+    if panel.family is not None:
+        names, share = _names_text(panel.family.judges), f"{panel.family.weight:.0%}"
+        sentences.append(
+            f"{names}, of one family ({panel.family.about}), carry {share} of the weight: a liking that they share "
+            "decides the ranking."
+        )
+    if panel.flagged is not None:
+        names, share = _names_text(panel.flagged.judges), f"{panel.flagged.weight:.0%}"
+        verb = "carries" if len(panel.flagged.judges) == 1 else "carry"
+        sentences.append(f"{names} {verb} {share} of the weight, with a bias beyond chance: {panel.flagged.about}.")
+    return sentences
 
 
 def agreement_sentences(row: Reliability | None) -> list[str]:
@@ -158,6 +188,8 @@ def pairs(report: PairsReport) -> list[str]:
     if report.apart is not None and len(overall) > 1:
         sentences = lead_sentences(text, overall, report.apart)
     sentences += panel_sentences(report.panel)
+    if len(report.header.judges) == 1:
+        sentences.append("One judge alone compared: nobody else tells how far its verdicts can be trusted.")
     seen, flips = sum(row.pairs for row in report.flips), sum(row.flips for row in report.flips)
     if seen:
         sentences.append(f"{flips / seen:.0%} of {seen:,} verdicts flip when the order of the answers is turned.")

@@ -14,6 +14,8 @@ from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_t
 
 # Tables.
 
+_LEAST_P_SHOWN = 1e-4
+
 
 @dataclass(frozen=True)
 class Computed:
@@ -65,6 +67,10 @@ def _cell(row: Any, name: str, style: Shown, header: Header) -> Value:
         return replace(cell, tone="bad") if cell and style.tone and (lower > 0 or upper < 0) else cell
     if style.bar:
         return amount(getattr(row, name), style.digits)
+    if isinstance(value, bool):
+        return yes_no(value)
+    if name == "p_value" and isinstance(value, float) and value < _LEAST_P_SHOWN:
+        return Cell(f"< {_LEAST_P_SHOWN:.4f}", value)
     return None if value == "" else value
 
 

@@ -21,28 +21,20 @@ from coeval.reports.pieces import (
     grid_of,
     levels_of,
     table,
-    yes_no,
 )
 from p2l.common.report.tables import Cell, Column, Table
 
 _MAX_OPEN_TASKS = 4  # tables of tasks that may lie open together
 _MAX_ROWS_OF_OPEN_TASK = 8
 _ITEMS_OF = {"attribute": " of items with attributes"}
-_P_VALUE = Computed(
-    Column("p", 4, note="two-sided"),
-    lambda pair: Cell("< 0.0001", pair.p_value) if pair.p_value < 1e-4 else pair.p_value,
-)
-_SIGNIFICANT = Computed(
-    Column("significant", number=False, note="below 0.05 after Holm's correction for all pairs"),
-    lambda pair: yes_no(pair.significant),
-)
+_JUDGE = Computed(Column("judge", number=False), lambda row: row.judge or Cell("all together", ""))
 
 
 def student_context(report: StudentReport) -> dict[str, Any]:
     """Return the context of the page of students."""
     header = report.header
     tasks = [(task, _task(report, task)) for task in header.tasks]
-    pairs = ("better", "worse", "fit", _P_VALUE, _SIGNIFICANT, "difference", "datapoints", "prompts")
+    pairs = ("better", "worse", "fit", "p_value", "significant", "difference", "datapoints", "prompts")
     labels = ("student", "task", "attribute", "accuracy", "strict_accuracy", "n_matched", "n_total", "n_skipped")
     return {
         "ranking": ranking(report),
@@ -57,7 +49,7 @@ def student_context(report: StudentReport) -> dict[str, Any]:
         "power": table(report.power, header),
         "variance": table(report.variance, header, ("source", "share", "variance")),
         "own_items": table(report.own_items, header),
-        "missing": table(report.missing, header),
+        "missing": table(report.missing, header, (_JUDGE, "student", "answers", "missing", "elsewhere", "p_value")),
         "labels": table(report.labels, header, labels),
         "label_values": table(report.label_values, header),
     }

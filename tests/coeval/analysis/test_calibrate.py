@@ -227,6 +227,12 @@ def test_without_labels_it_says_which_to_ask_for_first(tmp_path: Path, capsys: p
         writer.writerows({**row, "score": "High"} for row in rows)
     assert analyze.main(["calibrate", "--run", str(folder), "--out", str(out), "--annotations", str(filled)]) == 0
     assert json.loads((out / "report.json").read_text())["annotations"] == len(rows)
+    assert (out / "judges.csv").exists()
+    # What is no longer told leaves no table behind, and without labels nothing is corrected.
+    assert analyze.main(["calibrate", "--run", str(folder), "--out", str(out)]) == 0
+    assert not (out / "judges.csv").exists()
+    students = json.loads((out / "report.json").read_text())["students"]
+    assert [row["calibrated"] for row in students] == pytest.approx([row["raw"] for row in students])
 
 
 Pair = st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0))

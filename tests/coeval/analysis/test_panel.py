@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +92,27 @@ def test_a_panel_says_how_many_independent_judges_it_is_worth(tmp_path: Path) ->
     assert worth is not None
     assert worth.judges == 4  # the random and the constant one tell nothing
     assert worth.lower <= worth.effective <= worth.upper <= 4
-    (sentence,) = panel_sentences(worth)
+    sentence, of_flagged = panel_sentences(worth)
     assert sentence.startswith("4 judges, worth")
+    assert worth.flagged is not None
+    assert worth.flagged.judges == ("selfish", "verbose")
+    assert of_flagged.endswith("of the weight, with a bias beyond chance: self-preference, verbosity.")
+
+
+@pytest.mark.parametrize(("other", "is_carried"), [("gpt-4o-mini", True), ("claude-3-haiku", False)])
+def test_judges_of_one_family_that_carry_a_panel_are_named(tmp_path: Path, other: str, is_carried: bool) -> None:
+    run = at_home(0, 0.0)
+    blunt = graded(
+        np.random.default_rng(0).normal(size=run.levels.shape[:2]), np.random.default_rng(1), (-0.5, 0.5), 1.0
+    )
+    levels = np.concatenate([run.levels, blunt[:, :, None]], axis=2)
+    run = replace(run, levels=levels, judges=("gpt-4o", other, "mistral-small"))
+    worth = panel_worth(write(tmp_path / "run", run))
+    assert worth is not None
+    sentences = [text for text in panel_sentences(worth) if "of one family" in text]
+    assert bool(sentences) == is_carried
+    if is_carried:
+        assert sentences[0].startswith("gpt-4o and gpt-4o-mini, of one family (openai), carry ")
 
 
 def at_home(seed: int, advantage: float) -> Planted:
@@ -132,4 +152,12 @@ def test_scores_that_are_missing_by_student_are_told(tmp_path: Path) -> None:
     assert (row.judge, row.student, row.answers, row.missing) == ("", "c", 80, 20)
     assert {other.judge for other in others} == {"j", "k"}
     (sentence,) = missing_sentences([row, *others])
-    assert sentence.startswith("Every judge left 25% of c's answers without a score and 0% of others'")
+    assert sentence.startswith("Every judge left 25% of c's answers without a score and 0% of others': if these")
+
+
+def test_a_judge_that_never_scored_a_student_is_told_apart_from_scores_that_are_missing(tmp_path: Path) -> None:
+    run = at_home(0, 0.0)
+    run.levels[:, 2, 1] = -1
+    rows = missing_rows(write(tmp_path / "run", run))
+    assert [(row.judge, row.student, row.missing) for row in rows] == [("k", "c", 80)]
+    assert missing_sentences(rows) == ["k scored no answer of c, of whom other judges alone tell."]
