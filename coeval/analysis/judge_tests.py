@@ -10,7 +10,8 @@ fitted without the cells in question, delta is how far a judge's own answers, or
 severity and sharpness make of what others see in them. Its standard error has the choice of prompts (a jackknife) and
 how far judges and students differ anyway (the spread of delta in all other cells).
 
-* verbosity: the judge's slope on length within student and item, less what length is worth to the median judge;
+* verbosity: the judge's slope on length within student and item, less what length is worth to the median judge, among
+  answers that the others do not all put at an end of the scale;
 * constant and random: the covariance of its scores with those of the others, as a share of what these have; below a
   third, with certainty, it is constant where 95 % of its scores are one, else random.
 
@@ -31,15 +32,15 @@ import numpy.typing as npt
 from coeval.analysis.fit import Fit, fit_run, fit_verdicts
 from coeval.analysis.panel import (
     LEAST_NOISE,
+    ScoreTable,
     effective_number,
     error_correlation,
     item_products,
     loadings,
     shared_errors,
     two_way,
-    within_students_of,
 )
-from coeval.analysis.statistics import Floats, grouped, holm, jackknifed, t_limits, two_sided
+from coeval.analysis.statistics import Codes, Floats, grouped, holm, jackknifed, t_limits, two_sided
 from coeval.analysis.tables import JudgeName, Shown, barred, toned
 from coeval.analysis.units import LoadedRun, once
 
@@ -51,6 +52,8 @@ _ONE_SCORE = 0.95  # share of one score that makes a judge constant
 _MIN_CLUSTERS_FOR_TEST = 3  # of prompts
 _ALS_STEPS = 60
 _LENGTH_GROUPS = 128  # of clusters, for the jackknife of slopes on length
+_LEAST_LEVELS_INSIDE = 4  # different scores between the ends of a scale by which answers can be ranked
+_LEAST_SQUARE = 1e-9  # of lengths within student and item, below which a slope on them is unknown
 _MOST_WEIGHT = 0.5  # share of the weight above which judges of one family carry a panel
 _LEAST_WEIGHT_TOLD = 0.1  # share of the weight from which judges with a bias or fault are told of
 _LEAST_WEIGHT_NAMED = 0.02  # share of the weight of one who is named among them
@@ -417,36 +420,29 @@ def _verbosity(fit: Fit) -> Iterator[_Test]:
 
     Another's slope is taken to this judge's sharpness by how far both follow the same ranks of answers, those by all
     judges but these two, as normal quantiles. So no two judges' scores meet in a product: sharp ones, who meet the ends
-    of a scale at the same answers, would share more than what quality moves them by.
+    of a scale at the same answers, would share more than what quality moves them by. Answers to which these judges gave
+    an end of the scale are left out: ranks cannot tell them apart, though a blunt judge may.
     """
     table, judges = fit.table, fit.judges
-    clusters, size = len(judges.slope_influence), table.judges
+    clusters = len(judges.slope_influence)
     measured = judges.slope_influence.any(axis=0)
     seeing = np.flatnonzero(judges.sees & measured)
     if int(judges.slope_influence.any(axis=1).sum()) < _MIN_CLUSTERS_FOR_TEST or len(seeing) < 2:
         return
     groups = min(clusters, _LENGTH_GROUPS)
     group = np.random.default_rng(0).permutation(clusters) % groups
-    influence = np.zeros((groups, size))
-    np.add.at(influence, group, judges.slope_influence)
-    drawn = np.concatenate([judges.slope[None], judges.slope - influence])  # (1 + G, J): whole, then without each group
-    rest = within_students_of(table, table.scores - table.length[:, None] * judges.slope, fit.counts)
     of_row = group[table.cluster[table.item]]
     for judge in np.flatnonzero(measured).tolist():
-        expected = []
+        excesses = []
         for other in seeing[seeing != judge].tolist():
             rank = _ranks_without(fit, (judge, other))
-            both = fit.counts[:, judge] & fit.counts[:, other] & np.isfinite(rank)
-            if not both.any():
-                continue
-            rank = two_way(rank[both], table.item[both], table.student[both], (len(table.items), table.students))
-            follows = [np.bincount(of_row[both], rank * rest[both, one], minlength=groups) for one in (judge, other)]
-            mine, theirs = (np.concatenate([[part.sum()], part.sum() - part]) for part in follows)
-            if (theirs > 0).all():
-                expected.append(drawn[:, other] * mine / theirs)
-        if not expected:
+            rows = fit.counts[:, judge] & fit.counts[:, other] & np.isfinite(rank)
+            if rows.any():
+                excess = _excess_slope(table.where(rows), rank[rows], (judge, other), of_row[rows], groups)
+                excesses += [excess] if np.isfinite(excess).all() else []
+        if not excesses:
             continue
-        effect = drawn[:, judge] - np.median(expected, axis=0)
+        effect = np.median(excesses, axis=0)
         tested = jackknifed(effect[:1], effect[1:, None])
         two = float(two_sided(effect[0], tested.variance[0], tested.freedom[0]))
         p_value = two / 2.0 if effect[0] > 0 else 1.0 - two / 2.0  # one-sided: for length, not against
@@ -454,10 +450,32 @@ def _verbosity(fit: Fit) -> Iterator[_Test]:
         yield _Test(judge, VERBOSITY, float(effect[0]), limits, p_value)
 
 
+def _excess_slope(table: ScoreTable, rank: Floats, two: tuple[int, int], group: Codes, groups: int) -> Floats:
+    """Return the first judge's slope on length less what the second's lets expect of it, (1 + G,).
+
+    Of all rows (R,), then without each group (R,) in turn; NaN where the second does not follow the ranks (R,).
+    """
+    sizes = (len(table.items), table.students)
+    x, by_rank, *scores = (
+        two_way(values, table.item, table.student, sizes)
+        for values in (table.length, rank, *(table.scores[:, judge] for judge in two))
+    )
+
+    def total(products: Floats) -> Floats:
+        sums = np.bincount(group, products, minlength=groups)
+        return np.concatenate([[sums.sum()], sums.sum() - sums])
+
+    square, crossed = total(x**2), total(by_rank * x)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slopes = [np.where(square > _LEAST_SQUARE, total(x * y) / square, np.nan) for y in scores]
+        mine, theirs = (total(by_rank * y) - slope * crossed for y, slope in zip(scores, slopes, strict=True))
+        return np.where(theirs > 0, slopes[0] - slopes[1] * mine / theirs, np.nan)
+
+
 def _ranks_without(fit: Fit, two: tuple[int, int]) -> Floats:
     """Return normal quantiles of the ranks of answers (R,) by all judges but two, or by these where there is no third.
 
-    NaN of answers that no such judge scored.
+    NaN of answers that no such judge scored, or to which all gave an end of the scale, if others have several levels.
     """
     from scipy.special import ndtri
     from scipy.stats import rankdata
@@ -470,7 +488,14 @@ def _ranks_without(fit: Fit, two: tuple[int, int]) -> Floats:
     severity = np.nan_to_num(fit.solution.severity)[table.task]
     scores = np.where(fit.counts, table.scores - severity - table.length[:, None] * judges.slope, 0.0)
     quality = np.divide(scores @ evidence, below, out=np.full(len(below), np.nan), where=below > 0)
-    known = np.isfinite(quality)
+    given = np.where(fit.counts, table.scores, np.nan)[:, evidence > 0]
+    lowest, highest = np.nanmin(given, axis=0), np.nanmax(given, axis=0)
+    not_given = np.isnan(given)
+    inside = known = np.isfinite(quality)
+    for end in (lowest, highest):
+        inside = inside & ~(not_given | (given == end)).all(axis=1)
+    if len(np.unique(np.nanmean(given[inside], axis=1).round(9))) >= _LEAST_LEVELS_INSIDE:
+        known = inside
     ranks = np.full(len(quality), np.nan)
     ranks[known] = ndtri((rankdata(quality[known]) - 0.5) / max(int(known.sum()), 1))
     return ranks

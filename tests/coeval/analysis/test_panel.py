@@ -11,7 +11,7 @@ import pytest
 from benchmarks.coeval_panels import Panel, coverage, has_star, planted
 from benchmarks.coeval_planted import Planted, arena, graded, words, write
 from coeval.analysis.fit import Fit, fit_table
-from coeval.analysis.judge_tests import panel_worth
+from coeval.analysis.judge_tests import bias_tests, panel_worth
 from coeval.analysis.panel import effective_number, error_correlation, shared_errors
 from coeval.analysis.statistics import kendall
 from coeval.analysis.students import student_report
@@ -161,3 +161,22 @@ def test_a_judge_that_never_scored_a_student_is_told_apart_from_scores_that_are_
     rows = missing_rows(write(tmp_path / "run", run))
     assert [(row.judge, row.student, row.missing) for row in rows] == [("k", "c", 80)]
     assert missing_sentences(rows) == ["k scored no answer of c, of whom other judges alone tell."]
+
+
+def test_a_blunt_judge_among_sharp_ones_favours_no_length_where_most_answers_are_low(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    items, students, judges = 400, ("a", "b", "c", "d"), ("s", "t", "u", "v", "blunt")
+    quality = rng.permutation(np.linspace(-0.8, 0.8, 4)) + 0.9 * rng.normal(size=(items, 4))
+    length = 0.5 * quality + 0.6 * rng.normal(size=quality.shape)  # better answers are longer
+    levels = np.stack(
+        [
+            graded(quality + noise * rng.normal(size=quality.shape), rng, (0.9, 1.8), 0.3)
+            for noise in (0.2, 0.2, 0.2, 0.2, 1.4)
+        ],
+        axis=2,
+    )
+    tokens = np.maximum(5, np.rint(150 * 2.0**length)).astype(np.int64)
+    run = Planted(levels, students, judges, ["ada"] * items, [words(rng, 12) for _ in range(items)], tokens)
+    tests = bias_tests(write(tmp_path / "run", run))
+    assert {row.judge for row in tests if row.bias == "verbosity"} == {*judges}
+    assert not [row for row in tests if row.flagged]
