@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -500,5 +501,41 @@ def test_a_cut_stream_is_booked_by_what_its_provider_counted_until_then(
                 await until_idle(router)
                 told = (400 * 1.0 + 600 * 0.1 + made * 10.0) / 1e6
                 assert told <= spent(router) <= told + 20 * 10.0 / 1e6
+
+    run(main)
+
+
+def test_the_log_has_what_failed_attempts_cost_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "route")
+
+    async def main() -> None:
+        upstream = Upstream(seconds=0.0)
+
+        async def complete(request: web.Request) -> web.StreamResponse:
+            if upstream.bodies:
+                return await upstream.complete(request)
+            upstream.bodies.append(await request.json())
+            response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b": thinking\n\n")
+            assert request.transport is not None
+            request.transport.abort()
+            return response
+
+        app = web.Application()
+        app.router.add_post(PATH, complete)
+        keys = [{"key": "limited", "name": "limited", "spend_per_day": 5}]
+        async with served(app) as url:
+            good = {"base_url": f"{url}/v1", "cost": 0.001, "price": PRICE}
+            async with a_router(tmp_path, {"good": good}, keys=keys) as router:
+                body = {"messages": HELLO, "stream": True, "direct_model": "good", "max_tokens": 500}
+                headers = {"authorization": "Bearer limited"}
+                async with router.http.post(f"{router.url}{PATH}", json=body, headers=headers) as response:
+                    assert b"word" in await response.read()
+                await until_idle(router)
+                [line] = [record.fields for record in caplog.records if record.message == "request"]  # type: ignore[attr-defined]
+                assert len(upstream.bodies) == 2
+                assert line.cost == pytest.approx(spent(router), rel=1e-5)
+                assert line.cost > 0.001003  # which the answer alone cost
 
     run(main)
