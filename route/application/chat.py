@@ -63,6 +63,7 @@ class ChatEndpoint:
             await _answer(service, answer, headers, receive, reply)
         except ClientGoneError:
             answer.status, answer.code = 499, "client_gone"
+            await reply.dialect.leave()
         except ApiError as error:
             await reply.fail(answer, error)
         except Exception:

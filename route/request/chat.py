@@ -142,6 +142,9 @@ class Dialect:
     async def keep(self) -> None:
         """Store what the client may come back to, after the last chunk or `answer` and before `end`."""
 
+    async def leave(self) -> None:
+        """Store what a client that has left before the end may come back to."""
+
     def error(self, error: ApiError) -> JSON:
         """Return the body of an error."""
         return error.body()

@@ -366,6 +366,8 @@ class Responses(TranslatedDialect):
         self._stored: ResponseStore | None = None
         self._key = ""
         self._response: JSON | None = None
+        self._begun: JSON | None = None
+        """One that passes while it is made."""
         self._stream = ResponseStream(self._frame)
         self.events = self._stream.take
         self._closing: list[JSON] = []
@@ -476,6 +478,8 @@ class Responses(TranslatedDialect):
         named = {**response, "model": chunk["model"], **router_fields(chunk), **self._named_by_client()}
         if event.content["type"] in ("response.completed", "response.incomplete"):
             self._response = named
+        else:
+            self._begun = named
         return encode([{**event.content, "response": named}])
 
     def passed_end(self) -> bytes:
@@ -494,6 +498,12 @@ class Responses(TranslatedDialect):
         except DatabaseError as error:
             _log.warning("a response of key %s is not kept: %s", self._key, error)
             self._frame["store"] = response["store"] = False  # it is answered all the same, and says that
+
+    async def leave(self) -> None:
+        """Store a response that goes on being made in the background."""
+        if self._sent.get("background") and self._response is None and self._begun is not None:
+            self._response = self._begun
+            await self.keep()
 
     def fail(self, error: ApiError) -> bytes:
         """Return an event with the failed response."""

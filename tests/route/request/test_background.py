@@ -175,6 +175,44 @@ def test_a_response_in_the_background_is_cancelled_where_it_is_made_and_booked_a
     asyncio.run(main())
 
 
+def test_a_stream_of_the_background_that_its_client_left_can_be_fetched_and_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charges, "_RECORD_PAUSES", (0.01, 0.02))
+
+    async def main() -> None:
+        upstream = Upstream()
+
+        async def stream(request: web.Request) -> web.StreamResponse:
+            upstream.bodies.append(await request.json())
+            response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await response.prepare(request)
+            begun = {"type": "response.created", "response": upstream.response()}
+            said = {"type": "response.output_text.delta", "delta": "so", "output_index": 0, "content_index": 0}
+            for event in (begun, said):
+                await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+            await asyncio.sleep(600.0)
+            return response
+
+        upstream.create = stream  # type: ignore[method-assign]
+        async with served(upstream.application()) as url:
+            config: dict[str, Any] = {"database": str(tmp_path / "router.db")}
+            async with a_router(tmp_path, {"good": model_at(url)}, **config) as router:
+                headers = {"authorization": f"Bearer {KEY}"}
+                body = {**ASKED, "stream": True}
+                async with router.http.post(f"{router.url}/v1/responses", json=body, headers=headers) as response:
+                    while b'"so"' not in await response.content.readline():
+                        pass
+                while (await router.get("/v1/responses/resp_9"))[0] == 404:  # it has not noticed yet
+                    await asyncio.sleep(0.01)
+                _, text = await router.get("/v1/responses/resp_9")
+                assert (json.loads(text)["status"], json.loads(text)["model"]) == ("queued", "good")
+                _, told, _ = await router.post("/v1/responses/resp_9/cancel", {})
+                assert (told["status"], upstream.is_cancelled) == ("cancelled", True)
+
+    asyncio.run(main())
+
+
 def test_what_cannot_be_cancelled_is_refused_in_openais_form(tmp_path: Path) -> None:
     async def main() -> None:
         upstream = Upstream()
