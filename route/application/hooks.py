@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from route.key_config import HookConfig
 from route.observability.metrics import RouterMetrics
 from route.providers.anthropic import UNSIGNED
 from route.providers.base import JSON, NATIVE
+from route.providers.translation import NativeEvent
 from route.request.api_errors import ApiError
 
 _log = logging.getLogger("route")
@@ -197,18 +199,22 @@ class Hooks:
 
         A text that they change stands whole in the first of its pieces, and other pieces of it are empty.
         """
+        is_message = any(_is_event_of_message(chunk) for chunk in chunks)
         pieces: dict[tuple[Any, ...], list[Place]] = {}
         for chunk in chunks:
-            for choice in chunk.get("choices") or ():
-                for path, place in _pieces_of(choice.get("delta") or {}):
-                    pieces.setdefault((choice.get("index"), *path), []).append(place)
+            for path, place in _pieces_of_event(chunk) if is_message else _pieces_of(chunk):
+                pieces.setdefault(path, []).append(place)
         texts = ["".join(container[key] for container, key in places) for places in pieces.values()]
         new_texts = await self._ask("after", texts, about)
         if new_texts == texts:
             return list(chunks)
-        for places, text, new_text in zip(pieces.values(), texts, new_texts, strict=True):
+        changed = set()
+        for (path, places), text, new_text in zip(pieces.items(), texts, new_texts, strict=True):
             if text != new_text:
+                changed.add(path)
                 put(places, [new_text] + [""] * (len(places) - 1))
+        if is_message:
+            return [_rewritten(chunk, changed) for chunk in chunks]
         _forget_tokens(chunks)
         # The provider's own events say what was there before.
         return [{name: value for name, value in chunk.items() if name != NATIVE} for chunk in chunks]
@@ -282,12 +288,39 @@ def _forget_tokens(answer: Any) -> None:
             _forget_tokens(part)
 
 
-def _pieces_of(delta: JSON) -> Iterator[tuple[tuple[Any, ...], Place]]:
-    """Yield the texts of a delta, each with what tells it from the other texts of its choice."""
-    for name in ("content", "reasoning_content", "reasoning", "refusal"):
-        if isinstance(delta.get(name), str):
-            yield (name,), (delta, name)
-    for call in delta.get("tool_calls") or ():
-        function = call.get("function")
-        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-            yield ("call", call.get("index")), (function, "arguments")
+def _pieces_of(chunk: JSON) -> Iterator[tuple[tuple[Any, ...], Place]]:
+    """Yield the texts of a chunk, each with what tells it from the other texts of the stream."""
+    for choice in chunk.get("choices") or ():
+        delta, index = choice.get("delta") or {}, choice.get("index")
+        for name in ("content", "reasoning_content", "reasoning", "refusal"):
+            if isinstance(delta.get(name), str):
+                yield (index, name), (delta, name)
+        for call in delta.get("tool_calls") or ():
+            function = call.get("function")
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                yield (index, "call", call.get("index")), (function, "arguments")
+
+
+def _is_event_of_message(chunk: JSON) -> bool:
+    """Return whether a chunk stands beside the first event of a message of Anthropic's."""
+    return NATIVE in chunk and chunk[NATIVE].content.get("type") == "message_start"
+
+
+def _pieces_of_event(chunk: JSON) -> Iterator[tuple[tuple[Any, ...], Place]]:
+    """Yield the same of an event of a message, by its block."""
+    content: JSON = chunk[NATIVE].content if NATIVE in chunk else {}
+    for held in (content.get("content_block"), content.get("delta")):
+        for name in ("text", "thinking", "partial_json") if isinstance(held, dict) else ():
+            if isinstance(held.get(name), str):
+                yield (content.get("index"), name), (held, name)
+
+
+def _rewritten(chunk: JSON, changed: Collection[tuple[Any, ...]]) -> JSON:
+    """Return a chunk whose event of a message says what stands in it now; hooks changed the texts of `changed`."""
+    if NATIVE not in chunk:
+        return chunk
+    content: JSON = chunk[NATIVE].content
+    delta = content.get("delta")
+    if isinstance(delta, dict) and "signature" in delta and (content.get("index"), "thinking") in changed:
+        delta["signature"] = UNSIGNED  # the provider gave it for other thoughts
+    return {**chunk, NATIVE: NativeEvent(content, json.dumps(content).encode())}

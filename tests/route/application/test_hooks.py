@@ -13,11 +13,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from benchmarks.recorded.streamed import streamed
+from benchmarks.recorded.telling import events_of, message_of_events
+from benchmarks.recorded.traffic import Exchange
 from p2l.common.errors import ConfigError
 from route.application.hooks import places_in
 from route.application.service import check_together
 from route.application.settings import Settings
 from route.config import load_config
+from route.providers.anthropic import UNSIGNED
 from route.providers.base import JSON
 from tests.route.clients.scripted_providers import SIGNATURE
 from tests.route.clients.scripted_providers import Provider as Scripted
@@ -234,6 +238,40 @@ def test_what_else_a_native_answer_holds_stays_where_a_hook_changes_its_text(tmp
                 _, told, _ = await router.post("/v1/messages", body)
                 assert told["content"] == [*blocks[:2], {**cited, "text": "fine birds"}, blocks[3]]
                 assert told["container"] == {"id": "c_1"}
+
+    asyncio.run(main())
+
+
+def test_what_else_a_native_stream_holds_stays_where_a_hook_changes_its_text(tmp_path: Path) -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "signed"},
+        {"type": "thinking", "thinking": "a good idea", "signature": "signed, too"},
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "birds"}},
+        {"type": "text", "text": "these are good birds", "citations": [{"type": "page_location"}]},
+    ]
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    told = {"id": "m", "type": "message", "role": "assistant", "model": "c", "content": blocks, "usage": usage}
+    recorded = Exchange("m", "anthropic", "", {}, 200, "application/json", {**told, "stop_reason": "end_turn"})
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=str(streamed(recorded).response), content_type="text/event-stream")
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/messages", answer)
+        async with served(app) as url:
+            claude = {"claude": model(url, type="anthropic", name="claude-opus-4-7")}
+            async with a_router(tmp_path, claude, hooks=[hook("redact", when=["after"])]) as router:
+                body = {"messages": CARD, "max_tokens": 9, "direct_model": "claude", "stream": True}
+                headers = {"authorization": f"Bearer {KEY}"}
+                async with router.http.post(f"{router.url}/v1/messages", json=body, headers=headers) as response:
+                    text = await response.text()
+        assert "good" not in text
+        content = message_of_events(list(events_of(text)))["content"]
+        assert content[0] == blocks[0]
+        assert (content[1]["thinking"], content[1]["signature"]) == ("a fine idea", UNSIGNED)
+        assert content[2]["input"] == {"query": "birds"}
+        assert content[3] == {**blocks[3], "text": "these are fine birds"}
 
     asyncio.run(main())
 
