@@ -309,8 +309,9 @@ def _is_event_of_message(chunk: JSON) -> bool:
 def _pieces_of_event(chunk: JSON) -> Iterator[tuple[tuple[Any, ...], Place]]:
     """Yield the same of an event of a message, by its block."""
     content: JSON = chunk[NATIVE].content if NATIVE in chunk else {}
-    for held in (content.get("content_block"), content.get("delta")):
-        for name in ("text", "thinking", "partial_json") if isinstance(held, dict) else ():
+    holders = [each for each in (content.get("content_block"), content.get("delta")) if isinstance(each, dict)]
+    for held in holders:
+        for name in ("text", "thinking", "partial_json"):
             if isinstance(held.get(name), str):
                 yield (content.get("index"), name), (held, name)
 
