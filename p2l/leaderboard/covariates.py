@@ -82,11 +82,11 @@ def covariate_table(
     winner: npt.ArrayLike,
     num_models: int,
     weights: npt.ArrayLike | None,
-    covariates: Covariates,
+    covariates: Covariates | None,
     offsets: npt.ArrayLike | None = None,
     sums: Floats | None = None,
 ) -> tuple[PairTable, Ints, Ints]:
-    """Count votes (N,) by pair and covariates; return the table, and the row and column (N,) of each vote.
+    """Count votes (N,) by pair and covariates, if any; return the table, and the row and column (N,) of each vote.
 
     `offsets` (N, 3) are added to both coefficients and eta of each vote, which is a row of its own then. `sums` (3, N)
     are votes, weights and squared weights where each of the N stands for several equal votes.
@@ -95,8 +95,9 @@ def covariate_table(
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
     weight = np.ones(len(a)) if weights is None else np.asarray(weights, dtype=np.float64)
     pair, column = fold(a, b, won, num_models)
-    turns = np.array([role == "difference" for role in covariates.roles])
-    values = np.where((a > b)[:, None] & turns, -covariates.values, covariates.values) + 0.0
+    nuisance = covariates or Covariates((), (), np.zeros((len(a), 0)))
+    turns = np.array([role == "difference" for role in nuisance.roles], dtype=np.bool_)
+    values = np.where((a > b)[:, None] & turns, -nuisance.values, nuisance.values) + 0.0
     keys = row_keys(pair, values) if offsets is None else np.arange(len(pair))
     _, at, row = np.unique(keys, return_index=True, return_inverse=True)
     cell, size = row * 4 + column, 4 * len(at)
@@ -115,7 +116,7 @@ def covariate_table(
         weights=total,
         squares=squares,
         votes=votes,
-        covariates=dataclasses.replace(covariates, values=values[at]),
+        covariates=None if covariates is None else dataclasses.replace(covariates, values=values[at]),
         offsets=fixed,
     )
     return table, row, column

@@ -85,14 +85,14 @@ def fit(
         clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
         covariates: what else may have decided the votes: columns (N,) of numbers by name, which count for model_a and
             against model_b (`{"side": 1}`: being shown first), or `Covariates` with roles.
-        offsets: (N, 3) what a forecast of each vote says of both coefficients and eta: the fit, which needs covariates
-            and a prior then, says what has to be added to it.
+        offsets: (N, 3) what is known to be added to both coefficients and eta of each vote, as by a forecast: the fit
+            says what has to be added to that. Beside covariates it needs a `prior`.
         options: `intervals`, `level`, `seed`, `replicates` and `prior` of `fit_table`.
     """
     if clusters is not None and np.shape(clusters) != np.shape(model_a):
         raise InputError(f"clusters has {np.size(clusters)} entries for {np.size(model_a)} votes")
     nuisance = covariates_of(covariates, np.size(model_a))
-    if nuisance is None:
+    if nuisance is None and offsets is None:
         table = vote_table(model_a, model_b, winner, len(models), weights)
         units = None if clusters is None else units_of(table, model_a, model_b, winner, weights, clusters)
     else:
@@ -290,9 +290,9 @@ def _objective(
         raise InputError(f"no vote counts under likelihood {likelihood.name}: {why}")
     if not _LEAST_MASS < targets.sum() < 1.0 / _LEAST_MASS:
         raise InputError(f"weights sum to {targets.sum():.0e}: scale them, to about one a vote")
+    controls: dict[str, Any] = {"offsets": table.offsets}
     if scales is None or table.covariates is None:
         mean, precision = prior_terms(prior, likelihood, len(models))
-        controls: dict[str, Any] = {}
     else:
         keys, means = zip(table.covariates.names, table.covariates.roles, strict=True), prior.effects or {}
         effects = np.array([means.get(key, 0.0) for key in keys]) * scales
@@ -300,7 +300,7 @@ def _objective(
         unit = likelihood.eta_scale.unit
         precision[-len(effects) :] /= [unit**2 if role == "ties" else 1.0 for role in table.covariates.roles]
         values, roles = table.covariates.values / scales, table.covariates.matrix
-        controls = {"covariates": values, "roles": roles, "offsets": table.offsets}
+        controls |= {"covariates": values, "roles": roles}
     objective = Objective(
         likelihood=likelihood,
         num_models=len(models),

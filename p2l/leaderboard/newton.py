@@ -522,8 +522,8 @@ class Objective:
         """Sum symmetric (P, Q, Q) into (D, D)."""
         size = self.num_models
         out = np.zeros((self.size, self.size))
-        # Pairs are rows of their own unless there are covariates, and then addressing each once is faster.
-        if self.roles is None:
+        # Pairs are rows of their own unless votes have covariates or offsets: addressing each once is faster.
+        if self.roles is None and self.offsets is None:
             out[self.first, self.second] = per_row[:, 0, 1]
         else:
             cells = np.bincount(self.first * size + self.second, per_row[:, 0, 1], size * size)

@@ -127,3 +127,21 @@ def test_a_covariate_that_never_varies_is_left_out_with_a_note_and_a_wrong_one_i
     assert any("bold is zero in every vote" in note for note in board.notes)
     with pytest.raises(InputError, match="bold has values that are not finite numbers"):
         fit(a, b, outcome, models=NAMES, covariates={"bold": np.full(200, np.nan)})
+
+
+@pytest.mark.parametrize("likelihood", TRAINABLE)
+def test_what_is_known_to_be_added_needs_no_covariates(likelihood):
+    """A leaderboard beside known shifts is that of the fit whose effects they are, with intervals by cluster."""
+    rng = np.random.default_rng(3)
+    *votes, covariates = draw(likelihood, 600, rng)
+    board = fit(*votes, models=NAMES, likelihood=likelihood, covariates=covariates, prior=Prior(sd=1e4))
+    lean = 0.5 * sum(effect.coef * covariates[effect.name] for effect in board.effects)
+    offsets = np.column_stack([lean, -lean, np.zeros(len(lean))])
+    clusters = rng.integers(200, size=len(lean))
+    beside = fit(*votes, models=NAMES, likelihood=likelihood, offsets=offsets, clusters=clusters, prior=Prior(sd=1e4))
+    np.testing.assert_allclose(beside.coefs, board.coefs, atol=1e-4)
+    assert beside.loss == pytest.approx(board.loss, abs=1e-8)
+    assert (beside.lower < beside.coefs).all()
+    assert not beside.effects
+    by_votes = fit(*votes, models=NAMES, likelihood=likelihood, offsets=offsets)
+    np.testing.assert_allclose(by_votes.coefs, board.coefs, atol=0.2)
