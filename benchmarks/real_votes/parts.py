@@ -100,13 +100,14 @@ def join_forecasts(forecasts: Sequence[Forecast]) -> Forecast:
         None if getattr(forecasts[0], name, None) is None else np.concatenate([getattr(one, name) for one in forecasts])
         for name in ("eta", "gamma", "side")
     )
-    return SidedForecast(coefs, eta, gamma, side)
+    return SidedForecast(coefs, eta, gamma, side=side)
 
 
 def of_votes(forecast: Forecast, place: Ints) -> Forecast:
     """A forecast of prompts (U) as one of votes (N)."""
     values = (forecast.eta, forecast.gamma, side_of(forecast))
-    return SidedForecast(forecast.coefs[place], *(None if value is None else value[place] for value in values))
+    eta, gamma, side = (None if value is None else value[place] for value in values)
+    return SidedForecast(forecast.coefs[place], eta, gamma, side=side)
 
 
 def side_of(forecast: Forecast) -> Floats | None:
@@ -144,4 +145,4 @@ def write_forecast(file: Path, forecast: Forecast) -> None:
 def read_forecast(file: Path) -> Forecast:
     """What `write_forecast` kept."""
     with np.load(file) as kept:
-        return SidedForecast(kept["coefs"], *(kept.get(name) for name in ("eta", "gamma", "side")))
+        return SidedForecast(kept["coefs"], kept.get("eta"), kept.get("gamma"), side=kept.get("side"))

@@ -127,4 +127,4 @@ def _predict(path: Path, prompts: list[list[str]]) -> Forecast:
     eta, gamma = (None if value is None else value.astype(np.float64) for value in (said.eta, said.gamma))
     effects = [effect.coef for effect in model.effects() if effect.name == "side"]
     side = np.full(len(prompts), effects[0]) if effects else None
-    return SidedForecast(said.coefs.astype(np.float64), eta, gamma, side)
+    return SidedForecast(said.coefs.astype(np.float64), eta, gamma, side=side)

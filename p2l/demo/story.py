@@ -100,8 +100,7 @@ def _train(shell: _Shell, votes: int) -> list[str]:
     known = [line for line, new in zip(lines, is_new, strict=True) if not new]
     (shell.folder / "votes.jsonl").write_text("".join(known), "utf-8")
     print("\n3. A model of these votes, beside one leaderboard for all prompts, on prompts it was not trained on.")
-    print("   The votes are of four sets, of which each marks higher or lower: --control dataset. Both losses are of")
-    print("   forecasts that leave out how a set marks, so they are high; what counts is their difference.")
+    print("   The votes are of four sets, of which each marks higher or lower: --control dataset.")
     shell.run(
         "p2l", "train", "--votes", "votes.jsonl", "--control", "dataset", "--output", "models/p2l", "--quiet", show=True
     )

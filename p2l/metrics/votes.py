@@ -207,6 +207,7 @@ def simple_metrics(
     *,
     likelihood: Likelihood | str,
     weights: Any = None,
+    shift: Any = None,
     names: Iterable[str] | None = None,
 ) -> dict[str, float | None]:
     """Return the metrics of predicted votes by name, all of `METRICS` by default; None where one means nothing.
@@ -222,6 +223,7 @@ def simple_metrics(
         eta=eta,
         gamma=gamma,
         weights=weights,
+        shift=shift,
     )
     return {name: evaluate(name, votes) for name in (METRICS if names is None else names)}
 

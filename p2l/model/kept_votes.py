@@ -27,6 +27,7 @@ _MOST_DIRECTIONS = 64
 MOST_VALUES = 64
 """Different values that a column may have to be kept."""
 _COLUMN = "column "
+_SHIFT = "shift"
 _AXES = {
     "hashes": "Q", "places": "QD", "centre": "F", "directions": "FD", "prompt": "N", "labels": "NC", "weights": "N",
 }  # fmt: skip
@@ -59,6 +60,8 @@ class KeptVotes:
     """The values of each column that is kept."""
     codes: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """(Q,) of each such column: which value a prompt has, -1 without one."""
+    shift: NDArray[np.float64] | None = None
+    """(N, 3) what the model's covariates add to winner, loser and eta; None where the votes have no values of any."""
 
     @classmethod
     def of(
@@ -71,10 +74,12 @@ class KeptVotes:
         weights: NDArray[np.floating[Any]],
         total: int,
         columns: Mapping[str, Sequence[str | None]] | None = None,
+        shift: NDArray[np.float64] | None = None,
     ) -> KeptVotes:
         """Find the main directions of the prompts' inputs (Q, F), and keep the votes by these.
 
-        `columns` have a value for each prompt (Q,), which they keep where there are few different ones.
+        `columns` have a value for each prompt (Q,), which they keep where there are few different ones; `shift` (N, 3)
+        is that of the votes' covariates.
         """
         centre = inputs.mean(axis=0)
         apart = (inputs - centre).astype(np.float64)
@@ -100,6 +105,7 @@ class KeptVotes:
                 name: np.array([number.get(text, -1) for text in (columns or {})[name]], dtype=np.int64)
                 for name, number in numbers.items()
             },
+            shift=shift,
         )
 
     def __len__(self) -> int:
@@ -124,6 +130,7 @@ class KeptVotes:
             labels=self.labels[votes],
             weights=self.weights[votes],
             codes={name: codes[prompts] for name, codes in self.codes.items()},
+            shift=None if self.shift is None else self.shift[votes],
         )
 
     def with_models(self, names: Sequence[str]) -> KeptVotes:
@@ -135,7 +142,7 @@ class KeptVotes:
         return np.asarray((inputs - self.centre) @ self.directions, dtype=np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write the file; places and directions in float16."""
+        """Write the file; places, directions and shifts in float16."""
         from safetensors.numpy import save_file
 
         tensors = {
@@ -148,6 +155,8 @@ class KeptVotes:
             "weights": self.weights.astype(np.float32),
         }
         tensors |= {f"{_COLUMN}{name}": codes.astype(np.int16) for name, codes in self.codes.items()}
+        if self.shift is not None:
+            tensors[_SHIFT] = self.shift.astype(np.float16)
         metadata = {
             "models": json.dumps(self.models),
             "total": str(self.total),
@@ -189,6 +198,7 @@ class KeptVotes:
             total=total,
             values=values,
             codes={name: numbers.astype(np.int64) for name, numbers in codes.items()},
+            shift=tensors[_SHIFT].astype(np.float64) if _SHIFT in tensors else None,
         )
 
 
@@ -215,6 +225,9 @@ def _fits(tensors: dict[str, NDArray[Any]], models: Any) -> bool:
             return False
         if any(sizes.setdefault(letter, size) != size for letter, size in zip(letters, tensor.shape, strict=True)):
             return False
+    shift = tensors.get(_SHIFT, np.zeros((sizes["N"], 3)))
+    if shift.shape != (sizes["N"], 3) or not np.isfinite(shift).all():
+        return False
     names = isinstance(models, list) and all(isinstance(name, str) for name in models)
     prompt, labels = tensors["prompt"], tensors["labels"]
     within = prompt.min(initial=0) >= 0 and prompt.max(initial=-1) < sizes["Q"]

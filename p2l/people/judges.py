@@ -157,16 +157,20 @@ def _effect(name: str, role: str, coef: float) -> Effect:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Predicted parameters of N votes: coefs (N, M), and eta, gamma (N,) or None where the likelihood has none."""
+    """Predicted parameters of N votes: coefs (N, M), and eta, gamma (N,) or None where the likelihood has none.
+
+    `shift` (N, 3) is what covariates add to the winner's coefficient, the loser's, and eta; None without covariates.
+    """
 
     coefs: npt.NDArray[np.floating]
     eta: npt.NDArray[np.floating] | None
     gamma: npt.NDArray[np.floating] | None = None
+    shift: npt.NDArray[np.floating] | None = None
 
     def take(self, rows: Ints) -> Forecast:
         """Return those of some votes."""
-        eta, gamma = (None if values is None else values[rows] for values in (self.eta, self.gamma))
-        return Forecast(self.coefs[rows], eta, gamma)
+        columns = (None if values is None else values[rows] for values in (self.eta, self.gamma, self.shift))
+        return Forecast(self.coefs[rows], *columns)
 
 
 @one_blas_thread()

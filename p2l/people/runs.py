@@ -21,7 +21,7 @@ from torch import Tensor
 from p2l.common.files import write_json
 from p2l.common.text_table import text_table
 from p2l.leaderboard import Leaderboard
-from p2l.leaderboard.controls import Controls
+from p2l.leaderboard.controls import Controls, Design
 from p2l.leaderboard.covariates import able
 from p2l.leaderboard.newton import shift_invariant
 from p2l.likelihood import get
@@ -102,10 +102,13 @@ def of_people(votes: VoteStore, config: _SourceSettings) -> VoteStore:
     return votes if len(rows) == len(votes) else votes.subset(rows)
 
 
-def sources_of(votes: VoteStore, config: _SourceSettings) -> SourceFit:
-    """Return what one leaderboard of people says of the sources of votes; kept as long as the votes are."""
+def sources_of(votes: VoteStore, config: _SourceSettings, design: Design | None = None) -> SourceFit:
+    """Return what one leaderboard of people says of the sources of votes; kept as long as the votes are.
+
+    Its covariates are those of a model's `design`, or by default of these votes.
+    """
     if votes not in _fits:
-        _fits[votes] = _steady(fit_sources(_with_covariates(votes, config), config.loss_type))
+        _fits[votes] = _steady(fit_sources(_with_covariates(votes, config, design), config.loss_type))
     return _fits[votes]
 
 
@@ -123,9 +126,9 @@ def terms_of(votes: VoteStore, config: _SourceSettings, fit: SourceFit | None = 
     return VoteAdjustments(scale, torch.as_tensor(terms.shift, dtype=torch.float32), terms.weight)
 
 
-def board_of(votes: VoteStore, config: _SourceSettings) -> Leaderboard:
-    """Return the one leaderboard of what people say."""
-    fit, likelihood = sources_of(votes, config), get(config.loss_type)
+def board_of(votes: VoteStore, config: _SourceSettings, design: Design | None = None) -> Leaderboard:
+    """Return the one leaderboard of what people say, with the covariates of `sources_of`."""
+    fit, likelihood = sources_of(votes, config, design), get(config.loss_type)
     coefs = fit.coefs - fit.coefs.mean() if shift_invariant(likelihood) else fit.coefs
     unknown = np.full(len(coefs), np.nan)
     return Leaderboard(
@@ -150,16 +153,18 @@ def _read(votes: VoteStore, config: _SourceSettings) -> SourcedVotes:
     return sourced if config.weigh_voters else replace(sourced, voters=[], voter=np.full(len(sourced), -1))
 
 
-def _with_covariates(votes: VoteStore, config: _SourceSettings) -> SourcedVotes:
+def _with_covariates(votes: VoteStore, config: _SourceSettings, design: Design | None = None) -> SourcedVotes:
     """Return the votes with who cast them and, where the configuration names covariates, those of people's votes."""
     sourced = _read(votes, config)
     if not config.covariates:
         return sourced
     people, rows = of_people(votes, config), people_rows(votes, config)
-    controls = Controls(config.covariates, people.columns, people.name, key="covariate")
-    for _, batch in people.batches():
-        controls.add(batch)
-    design, roles = controls.design(), able(get(config.loss_type))
+    if design is None:
+        controls = Controls(config.covariates, people.columns, people.name, key="covariate")
+        for _, batch in people.batches():
+            controls.add(batch)
+        design = controls.design()
+    roles = able(get(config.loss_type))
     values = np.zeros((len(votes), len(design.terms)))
     for ids, batch in people.batches():
         values[rows[ids]] = design.read(batch, people.name, {})

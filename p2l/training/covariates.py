@@ -24,7 +24,7 @@ from p2l.common.bootstrap import Interval, bootstrap_mean
 from p2l.common.errors import VoteError
 from p2l.common.report.text import table_text
 from p2l.leaderboard import Covariates, Leaderboard, Prior, fit
-from p2l.leaderboard.controls import Controls, without_value
+from p2l.leaderboard.controls import Controls, Design, without_value
 from p2l.leaderboard.covariates import SIDE, able
 from p2l.leaderboard.newton import BROAD
 from p2l.leaderboard.report.tables import effect_table
@@ -32,7 +32,7 @@ from p2l.likelihood import Likelihood, get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.model.covariates import LEVEL, CovariateEffects, Estimate
 from p2l.model.model import P2LModel
-from p2l.training.forecasts import Forecast, SomeVotes, Votes
+from p2l.training.forecasts import Forecast, SomeVotes, Votes, repeated
 from p2l.votes import VoteStore
 from p2l.votes.schema import hash_turns
 
@@ -79,12 +79,24 @@ def begin(
     The leaderboard is fitted to the votes unless `board` is given, which was fitted with their covariates.
     """
     effects, covariates = _read(names, votes, get(loss_type))
-    if board is not None:
-        effects.start({(effect.name, effect.role): effect.coef for effect in board.effects})
-        return effects, board
+    if board is None:
+        board = _fit_board(votes, covariates, loss_type, weighted=weighted)
+    effects.start({(effect.name, effect.role): effect.coef for effect in board.effects})
+    return effects, board
+
+
+def board_beside(design: Design, votes: VoteStore, loss_type: str, *, weighted: bool = False) -> Leaderboard:
+    """Return one leaderboard of stored votes, fitted with a model's covariates; VoteError for a lacking column."""
+    values = np.zeros((len(votes), len(design.terms)))
+    for ids, batch in votes.batches():
+        values[ids] = design.read(batch, votes.name, {})
+    return _fit_board(votes, design.covariates(values), loss_type, weighted=weighted)
+
+
+def _fit_board(votes: VoteStore, covariates: Covariates, loss_type: str, *, weighted: bool) -> Leaderboard:
     labels, pairs = votes.labels(), votes.pairs().astype(np.int64)
     b_won = (labels[:, 0] != pairs[:, 0]).astype(np.int64)
-    board = fit(
+    return fit(
         pairs[:, 0],
         pairs[:, 1],
         # The winner's place in WINNERS: the two models, then the two kinds of tie.
@@ -95,8 +107,6 @@ def begin(
         weights=votes.weights() if weighted else None,
         covariates=covariates,
     )
-    effects.start({(effect.name, effect.role): effect.coef for effect in board.effects})
-    return effects, board
 
 
 def begin_stream(names: Sequence[str], votes: VoteStore | Rows, loss_type: str) -> CovariateEffects:
@@ -183,10 +193,28 @@ def values_of_rows(effects: CovariateEffects, votes: Rows) -> Values:
     return chosen
 
 
-def shifts(effects: CovariateEffects, votes: VoteStore, board: Leaderboard | None) -> tuple[Floats, Floats | None]:
-    """Return the shifts (N, 3) of winners, losers and eta of stored votes: by the model's effects, by a board's."""
-    values = values_of_store(effects, votes)(np.arange(len(votes))).numpy()
-    return effects.shift(values), None if board is None else effects.shift(values, board.effects)
+def shift_of(
+    effects: CovariateEffects,
+    votes: VoteStore,
+    board: Leaderboard | None = None,
+    by_people: NDArray[np.bool_] | None = None,
+) -> Floats:
+    """Return the shifts (N, 3) of winners, losers and eta of stored votes, by the model's effects or by a board's.
+
+    Votes (N,) that are not `by_people` have none.
+    """
+    values = values_of_store(effects, votes, by_people)(np.arange(len(votes))).numpy()
+    return effects.shift(values, None if board is None else board.effects)
+
+
+def forecast_by(
+    board: Leaderboard,
+    effects: CovariateEffects | None,
+    votes: VoteStore,
+    by_people: NDArray[np.bool_] | None = None,
+) -> Forecast:
+    """Return the forecast of stored votes by one leaderboard, its own effects of the model's covariates counted in."""
+    return repeated(board, len(votes), None if effects is None else shift_of(effects, votes, board, by_people))
 
 
 # The last fit.
@@ -279,35 +307,31 @@ class Worth:
 
 
 def worth(
-    forecast: Forecast,
-    shift: Floats,
-    votes: VoteStore,
-    likelihood: Likelihood,
-    beside: tuple[Leaderboard, Floats] | None = None,
+    forecast: Forecast, votes: VoteStore, likelihood: Likelihood, one_leaderboard: Forecast | None = None
 ) -> Worth:
-    """Compare losses on votes (N,) without the shift (N, 3) of their covariates and with it, also of a leaderboard."""
+    """Compare losses on votes (N,) without the shift of their covariates and with it, also of one leaderboard."""
     labels = votes.labels()
 
-    def losses(of: Forecast | Leaderboard, shift: Floats) -> tuple[Floats, Floats]:
+    def losses(of: Forecast) -> tuple[Floats, Floats]:
         without, shifted = (
-            ScoredVotes(likelihood, of.coefs, labels, of.eta, of.gamma, shift=added) for added in (None, shift)
+            ScoredVotes(likelihood, of.coefs, labels, of.eta, of.gamma, shift=added) for added in (None, of.shift)
         )
         return vote_values("Loss", without), vote_values("Loss", shifted)
 
-    plain, observed = losses(forecast, shift)
+    plain, observed = losses(forecast)
     counts = np.isfinite(plain)
     prompts = np.unique([hash_turns(turns) for turns in votes.prompts()], return_inverse=True)[1]
     gain = bootstrap_mean((plain - observed)[counts], clusters=prompts[counts])
-    one_leaderboard = None
-    if beside is not None:
-        board_without, board_observed = losses(*beside)
-        one_leaderboard = float(board_without[counts].mean()), float(board_observed[counts].mean())
+    of_board = None
+    if one_leaderboard is not None:
+        board_without, board_observed = losses(one_leaderboard)
+        of_board = float(board_without[counts].mean()), float(board_observed[counts].mean())
     return Worth(
         votes=int(counts.sum()),
         without=float(plain[counts].mean()),
         observed=float(observed[counts].mean()),
         gain=gain,
-        one_leaderboard=one_leaderboard,
+        one_leaderboard=of_board,
     )
 
 

@@ -184,13 +184,13 @@ def compare(
     factor: float | None = None,
     folds: int | None = None,
 ) -> HeldOutComparison:
-    """Compare a model with one leaderboard on votes that neither has seen.
+    """Compare a model with one leaderboard on votes that neither has seen, each with its covariates counted in.
 
     `labels` are (N, 3), `prompts` (N,) codes or hashes; a forecast holds coefs (N, M), that of `board` also (M,).
     """
 
     def scores(forecast: Forecast) -> Floats:
-        votes = ScoredVotes(get(likelihood), forecast.coefs, labels, forecast.eta, forecast.gamma)
+        votes = ScoredVotes(get(likelihood), forecast.coefs, labels, forecast.eta, forecast.gamma, shift=forecast.shift)
         return np.stack([vote_values(name, votes) for name in _COMPARED_METRICS], axis=1)
 
     by_model, by_board = scores(model), scores(board)
@@ -285,19 +285,25 @@ def blend(model: Forecast, board: Forecast, factor: float) -> Forecast:
 
     coefs = mixed(model.coefs, board.coefs)
     assert coefs is not None
-    return Forecast(coefs, mixed(model.eta, board.eta), mixed(model.gamma, board.gamma))
+    return Forecast(
+        coefs, mixed(model.eta, board.eta), mixed(model.gamma, board.gamma), mixed(model.shift, board.shift)
+    )
 
 
-def repeated(board: Leaderboard, votes: int) -> Forecast:
-    """Return one leaderboard as the forecast of each of `votes` votes."""
+def repeated(board: Leaderboard, votes: int, shift: Floats | None = None) -> Forecast:
+    """Return one leaderboard as the forecast of each of `votes` votes; `shift` (N, 3) is that of its covariates."""
     eta, gamma = (None if value is None else np.full(votes, value) for value in (board.eta, board.gamma))
-    return Forecast(np.broadcast_to(board.coefs, (votes, len(board.coefs))), eta, gamma)
+    return Forecast(np.broadcast_to(board.coefs, (votes, len(board.coefs))), eta, gamma, shift)
 
 
 def _pairs(forecast: Forecast, labels: NDArray[np.int32]) -> Forecast:
-    """Return the forecast with the coefficients (N, 2) of winner and loser alone."""
-    rows = np.arange(len(labels))
-    return replace(forecast, coefs=np.stack([forecast.coefs[rows, labels[:, side]] for side in (0, 1)], axis=1))
+    """Return the forecast with the coefficients (N, 2) of winner and loser alone, covariates counted in."""
+    rows, shift = np.arange(len(labels)), forecast.shift
+    coefs = np.stack([forecast.coefs[rows, labels[:, side]] for side in (0, 1)], axis=1)
+    if shift is None:
+        return replace(forecast, coefs=coefs)
+    eta = None if forecast.eta is None else forecast.eta + shift[:, 2]
+    return replace(forecast, coefs=coefs + shift[:, :2], eta=eta, shift=None)
 
 
 def _mean_and_error(values: Floats, mass: Floats, prompts: NDArray[np.int64]) -> tuple[float, float]:

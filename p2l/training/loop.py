@@ -419,7 +419,7 @@ class Run(ABC):
                 self.save_checkpoint(done)
             if options.eval_steps and done % options.eval_steps == 0 and done != total:
                 validation = self.votes_to_validate()
-                if validation is not None and (forecast := self.published_forecast(validation)):
+                if validation is not None and (forecast := self._forecast_as_cast(validation)):
                     report.evaluation(done, summarise(forecast, validation, self.trainer.likelihood))
             self.after_step(result)
             before = time.monotonic()
@@ -433,11 +433,16 @@ class Run(ABC):
         if self.options.keep_checkpoints and self.trainer.engine.is_main:
             keep_newest(self.folder, self.options.keep_checkpoints)
 
-    def published_forecast(self, votes: Votes) -> Forecast | None:
+    def published_forecast(self, votes: Votes, covariates: nuisance.Values | None = None) -> Forecast | None:
         """Predict votes with the weights that folders hold, on rank 0; None on the others."""
         published = self.trainer.published
         with nullcontext() if published is None else published.in_place():
-            return self.trainer.forecast(votes)
+            return self.trainer.forecast(votes, covariates)
+
+    def _forecast_as_cast(self, votes: VoteStore) -> Forecast | None:
+        """Predict votes with the covariates that they were cast with."""
+        effects = self.trainer.engine.model.covariates
+        return self.published_forecast(votes, None if effects is None else nuisance.values_of_store(effects, votes))
 
     def save_model(
         self,
@@ -465,8 +470,12 @@ class Run(ABC):
             validation = validation.among(list(model_list))
             assert validation is not None  # they are between these models already
             forecast = replace(forecast, coefs=forecast.coefs[:, order])
-        beside = None if effects is None or board is None else board()
-        worth = write_results(self.folder, forecast, validation, engine.model.likelihood, effects, beside)
+        beside = None
+        if effects is not None:
+            # By the effects of the last fit, which the folder has.
+            forecast = replace(forecast, shift=nuisance.shift_of(effects, validation))
+            beside = None if board is None else nuisance.forecast_by(board(), effects, validation)
+        worth = write_results(self.folder, forecast, validation, engine.model.likelihood, beside)
         return FinishedModel(self.folder, effects, worth, validation, forecast)
 
     def announce(self, finished: FinishedModel, closing_table: str = "") -> None:

@@ -21,7 +21,7 @@ from p2l.people.runs import board_of, has_sources, of_people, sources_of, terms_
 from p2l.people.voters import by_people
 from p2l.training import covariates as nuisance
 from p2l.training.engine import choose_device, on_first, peers, start_processes, world_size
-from p2l.training.forecasts import check_counted, compare, repeated
+from p2l.training.forecasts import check_counted, compare
 from p2l.training.loop import FinishedModel, Run, RunOptions, Setup, Start, note, open_train_votes
 from p2l.training.posterior import write_posterior
 from p2l.training.run_folder import TrainerState, alone_in, check_shared, newest_checkpoint, read_state, write_results
@@ -64,6 +64,8 @@ class _OfflineRun(Run):
     best: BestStep | None
     planned_steps: int
     """Steps of the whole run, before cross-fitting ended it earlier."""
+    worth: nuisance.Worth | None = None
+    """Of covariates in the forecasts of the folds."""
 
     def train(self) -> int:
         """Take the steps from the start, or from the checkpoint that the run resumes; return the steps done."""
@@ -75,8 +77,10 @@ class _OfflineRun(Run):
             if is_main and self.crossed.forecast is not None:  # a resumed run has written it before
                 self.crossed.save(self.folder)
                 if self.validation is None:
-                    votes = of_people(self.votes.usable, self.config)
-                    write_results(self.folder, self.crossed.forecast, votes, self.trainer.likelihood)
+                    votes, likelihood = of_people(self.votes.usable, self.config), self.trainer.likelihood
+                    self.worth = write_results(
+                        self.folder, self.crossed.forecast, votes, likelihood, self.crossed.board
+                    )
         first, checkpoint = self.resume(), self.setup.start.resume
         if checkpoint is not None and self.best is not None:
             self.best.load(checkpoint, read_state(checkpoint).selection or {}, is_main=is_main)
@@ -105,6 +109,7 @@ class _OfflineRun(Run):
 
         finished = self.save_model(write_beside=write_beside, board=self._board)
         comparison = self._compare(finished, factor)
+        finished = replace(finished, worth=finished.worth or self.worth)
         closing_table = ""
         if comparison is not None:
             closing_table = f"\n{comparison.to_text()}\n"
@@ -142,7 +147,7 @@ class _OfflineRun(Run):
         return {} if self.best is None else self.best.look(self.trainer, step)
 
     def _board(self) -> Leaderboard:
-        return one_leaderboard(self.votes.usable, self.config)
+        return one_leaderboard(self.votes.usable, self.config, self.trainer.engine.model.covariates)
 
     def _compare(self, finished: FinishedModel, factor: float | None) -> HeldOutComparison | None:
         """Write how the model compares with one leaderboard; None without votes to compare on, and on other ranks."""
@@ -150,7 +155,7 @@ class _OfflineRun(Run):
         if votes is not None and forecast is not None:
             comparison = compare(
                 forecast,
-                repeated(self._board(), len(votes)),
+                nuisance.forecast_by(self._board(), finished.effects, votes),
                 votes.labels(),
                 hash_prompts(votes),
                 self.config.loss_type,
@@ -186,7 +191,8 @@ def prepare(config_path: str, options: RunOptions) -> _OfflineRun:
         if options.save_steps:
             check_shared(trainer.engine, folder)
         if votes.choose is not None:
-            best = BestStep(config, votes.choose, one_leaderboard(votes.train, config), steps, sources)
+            board = one_leaderboard(votes.train, config, model.covariates)
+            best = BestStep(config, votes.choose, board, steps, sources)
     return _OfflineRun(
         setup=setup,
         trainer=trainer,

@@ -192,8 +192,11 @@ def fit_posterior(
     posterior = posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped, moved)
     weights = votes.weights(ids[rows]) if weighted else np.ones(len(rows))
     columns = _columns(votes, ids[rows], prompt) if isinstance(votes, VoteStore) else None
+    own_shift = None
+    if model.covariates is not None and isinstance(votes, VoteStore):
+        own_shift = covariates.shift_of(model.covariates, votes)[ids[rows]]
     kept = KeptVotes.of(
-        votes.model_list, hashes[order[:most]], known.inputs, prompt, labels, weights, len(votes), columns
+        votes.model_list, hashes[order[:most]], known.inputs, prompt, labels, weights, len(votes), columns, own_shift
     )
     return FittedVotes(posterior, kept)
 
@@ -202,8 +205,9 @@ def _one_leaderboard(model: P2LModel, votes: ListedVotes, *, weighted: bool) -> 
     """Return one leaderboard of all votes, and by how much the model's covariates move each vote (N, 3) beside it."""
     if model.covariates is None or not isinstance(votes, VoteStore):
         return marginal_board(votes, model.likelihood.name, weighted=weighted), None
-    board = covariates.begin(model.covariates.names, votes, model.likelihood.name, weighted=weighted)[1]
-    return board, covariates.shifts(model.covariates, votes, board)[1]
+    design, likelihood = model.covariates.design, model.likelihood.name
+    board = covariates.board_beside(design, votes, likelihood, weighted=weighted)
+    return board, covariates.shift_of(model.covariates, votes, board)
 
 
 def _columns(votes: VoteStore, ids: Ints, prompt: Ints) -> dict[str, list[str | None]]:

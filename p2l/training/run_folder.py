@@ -24,12 +24,10 @@ from torch import Tensor
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.common.files import atomic_path, disk_error, locked, parse_json, put_folder, sync_path, sync_tree, write_json
-from p2l.leaderboard import Leaderboard
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
-from p2l.model.covariates import CovariateEffects
 from p2l.model.model import write_folder
-from p2l.training.covariates import Worth, shifts
+from p2l.training.covariates import Worth
 from p2l.training.covariates import worth as worth_of
 from p2l.training.engine import Engine, peers
 from p2l.training.forecasts import Forecast, chunks
@@ -322,9 +320,15 @@ def _innermost(key: str, old: object, new: object) -> tuple[str, object, object]
 
 
 def summarise(predictions: Forecast, votes: VoteStore, likelihood: Likelihood) -> dict[str, float]:
-    """Return the simple metrics of the predictions that are defined under this likelihood."""
-    labels = votes.labels(np.arange(len(votes)))
-    metrics = simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=likelihood)
+    """Return the simple metrics of the predictions that are defined under this likelihood, covariates counted in."""
+    metrics = simple_metrics(
+        predictions.coefs,
+        votes.labels(np.arange(len(votes))),
+        predictions.eta,
+        predictions.gamma,
+        likelihood=likelihood,
+        shift=predictions.shift,
+    )
     return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
@@ -333,19 +337,15 @@ def write_results(
     predictions: Forecast,
     votes: VoteStore,
     likelihood: Likelihood,
-    effects: CovariateEffects | None = None,
-    board: Leaderboard | None = None,
+    one_leaderboard: Forecast | None = None,
 ) -> Worth | None:
     """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`).
 
-    With `effects` of covariates a row has their `shift` of its vote, and their worth is returned, beside that of a
-    leaderboard that was fitted with them.
+    Where the predictions have the shift of covariates a row has the `shift` of its vote, and the worth of covariates is
+    returned, beside that in the forecast of one leaderboard.
     """
-    worth = shift = None
-    if effects is not None:
-        shift, of_board = shifts(effects, votes, board)
-        beside = None if board is None or of_board is None else (board, of_board)
-        worth = worth_of(predictions, shift, votes, likelihood, beside)
+    shift = predictions.shift
+    worth = None if shift is None else worth_of(predictions, votes, likelihood, one_leaderboard)
     more = {} if worth is None else {"covariates": worth.to_dict()}
     metrics = summarise(predictions, votes, likelihood)
     write_json(folder / "eval_results.json", {"votes": len(votes), **metrics, **more}, indent=2)

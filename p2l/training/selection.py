@@ -30,9 +30,11 @@ from p2l.common.files import parse_json
 from p2l.leaderboard import Leaderboard
 from p2l.likelihood import get
 from p2l.model.checkpoint import write_json
+from p2l.model.covariates import CovariateEffects
 from p2l.model.heads import HeadStart
 from p2l.people import SourceFit
 from p2l.people.runs import WorthOfJudges, board_of, has_sources, of_people, people_rows, refitted, sources_of, terms_of
+from p2l.people.voters import by_people
 from p2l.training import covariates as nuisance
 from p2l.training.engine import Engine
 from p2l.training.forecasts import (
@@ -43,7 +45,6 @@ from p2l.training.forecasts import (
     check_counted,
     compare,
     marginal_board,
-    repeated,
 )
 from p2l.training.run_records import HeldOutComparison
 from p2l.training.train_config import TrainConfig
@@ -89,13 +90,13 @@ def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStor
     return parts
 
 
-def one_leaderboard(votes: VoteStore, config: TrainConfig) -> Leaderboard:
-    """Return the leaderboard for all prompts that a run is shrunk towards, fitted with its covariates if it has any."""
-    weighted = config.weighted_loss
+def one_leaderboard(votes: VoteStore, config: TrainConfig, effects: CovariateEffects | None = None) -> Leaderboard:
+    """Return the leaderboard for all prompts that a run is shrunk towards, fitted with the model's covariates."""
+    weighted, design = config.weighted_loss, None if effects is None else effects.design
     if has_sources(config):
-        return board_of(votes, config)
-    if config.covariates:
-        return nuisance.begin(config.covariates, votes, config.loss_type, weighted=weighted)[1]
+        return board_of(votes, config, design)
+    if design is not None:
+        return nuisance.board_beside(design, votes, config.loss_type, weighted=weighted)
     return marginal_board(votes, config.loss_type, weighted=weighted)
 
 
@@ -133,6 +134,10 @@ class BestStep:
     weights: dict[str, Tensor] = field(default_factory=dict)
     """Weights of the best step, of the parameters that are trained (on rank 0)."""
     _labelled: ValidationVotes | None = None
+    _covariates: nuisance.Values | None = None
+    """Those of the votes; made at the first point of the run, as the next two are."""
+    _beside: Forecast | None = None
+    """By the one leaderboard."""
 
     def look(self, trainer: Trainer, step: int) -> dict[str, float]:
         """Compare the model with the best one so far, at the points of the run; return columns for metrics.jsonl."""
@@ -184,13 +189,16 @@ class BestStep:
                 ) from error
 
     def _choose(self, trainer: Trainer) -> Shrinkage:
-        model = trainer.forecast(self.votes)
+        effects = trainer.engine.model.covariates
+        if effects is not None and self._covariates is None:
+            self._covariates = nuisance.values_of_store(effects, self.votes)
+        model = trainer.forecast(self.votes, self._covariates)
         shrinkage = None
-        if model is not None:
-            if self._labelled is None:  # made at the first point of the run, on rank 0 alone
+        if model is not None:  # on rank 0 alone
+            if self._labelled is None or self._beside is None:
                 self._labelled = to_choose_by(self.votes, self.config, self.sources)
-            losses = self._labelled.losses(model, repeated(self.board, len(self.votes)))
-            shrinkage = self._labelled.choose([losses])
+                self._beside = nuisance.forecast_by(self.board, effects, self.votes)
+            shrinkage = self._labelled.choose([self._labelled.losses(model, self._beside)])
         chosen: Shrinkage = trainer.engine.broadcast(shrinkage)
         return chosen
 
@@ -213,9 +221,11 @@ class CrossFit:
     """None where there are no judges."""
     forecast: Forecast | None = None
     """Forecast of people's votes, each by a model that was not trained on its prompt (on rank 0, not in the file)."""
+    board: Forecast | None = None
+    """The same by one leaderboard."""
 
     def save(self, folder: Path) -> None:
-        """Write everything but the forecast."""
+        """Write everything but the forecasts."""
         content: dict[str, Any] = {"share": self.share, "factor": self.factor, "comparison": self.comparison.to_dict()}
         if self.sources is not None:
             content |= {"sources": self.sources.to_dict(), "worth": self.worth and asdict(self.worth)}
@@ -260,21 +270,26 @@ def cross_fit(votes: VoteStore, config: TrainConfig, start: Callable[[VoteStore]
     tables = _FoldForecasts(len(votes))
     for number in progress(range(folds), description="cross-fit", unit="fold", quiet=quiet):
         inside, out = (votes.subset(np.flatnonzero(side)) for side in (fold != number, fold == number))
-        board = one_leaderboard(inside, config)
         trainer = start(inside)
-        engine = trainer.engine
+        engine, effects, of_people_alone = (
+            trainer.engine,
+            trainer.engine.model.covariates,
+            by_people(out, config.people),
+        )
+        board = one_leaderboard(inside, config, effects)
+        values = None if effects is None else nuisance.values_of_store(effects, out, of_people_alone)
         rows = np.flatnonzero(fold == number)
-        tables.put(rows, None, repeated(board, len(rows)))
+        tables.put(rows, None, nuisance.forecast_by(board, effects, out, of_people_alone))
         points = points_of(trainer.schedule.total_steps or 0)
         for result in trainer.steps():
             if result.step in points:
-                model = trainer.forecast(out)
+                model = trainer.forecast(out, values)
                 for point in np.flatnonzero(np.array(points) == result.step) if model is not None else []:
                     tables.put(rows, int(point), model)
         del trainer
         gc.collect()  # DeepSpeed's engines refer to themselves
     fitted = _chosen(votes, config, tables, fold) if engine.is_main else None
-    shared: CrossFit = engine.broadcast(None if fitted is None else replace(fitted, forecast=None))
+    shared: CrossFit = engine.broadcast(None if fitted is None else replace(fitted, forecast=None, board=None))
     return shared if fitted is None else fitted
 
 
@@ -305,6 +320,7 @@ class _FoldForecasts:
                 coefs=np.zeros((self.num_votes, forecast.coefs.shape[1]), forecast.coefs.dtype),
                 eta=None if forecast.eta is None else np.zeros(self.num_votes),
                 gamma=None if forecast.gamma is None else np.zeros(self.num_votes),
+                shift=None if forecast.shift is None else np.zeros((self.num_votes, 3)),
             )
         table = self.forecasts[point]
         table.coefs[rows] = forecast.coefs
@@ -312,6 +328,8 @@ class _FoldForecasts:
             table.eta[rows] = forecast.eta
         if table.gamma is not None:
             table.gamma[rows] = forecast.gamma
+        if table.shift is not None:
+            table.shift[rows] = forecast.shift
 
     @property
     def points(self) -> list[Forecast]:
@@ -332,10 +350,10 @@ def _chosen(votes: VoteStore, config: TrainConfig, tables: _FoldForecasts, fold:
         mixed = blend(tables.points[choice.point].take(rows), board.take(rows), choice.factor)
         tables.put(rows, POINTS, mixed)
     result = tables.forecasts[POINTS]
-    of_people_alone = result.take(people)
+    of_people_alone, board_of_people = result.take(people), board.take(people)
     comparison = compare(
         of_people_alone,
-        board.take(people),
+        board_of_people,
         to_choose.labels,
         to_choose.prompts,
         config.loss_type,
@@ -343,4 +361,11 @@ def _chosen(votes: VoteStore, config: TrainConfig, tables: _FoldForecasts, fold:
         folds=int(fold.max()) + 1,
     )
     sources = None if sources is None else refitted(votes, config, result)
-    return CrossFit((whole.point + 1) / POINTS, whole.factor, comparison, sources, forecast=of_people_alone)
+    return CrossFit(
+        share=(whole.point + 1) / POINTS,
+        factor=whole.factor,
+        comparison=comparison,
+        sources=sources,
+        forecast=of_people_alone,
+        board=board_of_people,
+    )

@@ -295,9 +295,12 @@ class Trainer:
                     self.published.update()
                 yield result
 
-    def forecast(self, votes: Votes) -> Forecast | None:
-        """Predict the prompt of every vote, covariates left out, on rank 0; None elsewhere (every rank calls this)."""
-        windows = replace(self.windows, votes=votes, ahead=True, covariates=None)
+    def forecast(self, votes: Votes, covariates: Callable[[Ids], Tensor] | None = None) -> Forecast | None:
+        """Predict the prompt of every vote on rank 0; None elsewhere (every rank calls this).
+
+        With the scaled `covariates` (n, C) of the votes the forecast has their shift.
+        """
+        windows = replace(self.windows, votes=votes, ahead=True, covariates=covariates)
         ids, columns = [], []
         for rows, micro_batches in windows.read_ahead(chunks(len(votes), _FORECAST_BLOCK)):
             for micro_batch in self.engine.even_out(micro_batches, windows.filler):
@@ -306,16 +309,22 @@ class Trainer:
                     values.cpu().numpy() for values in (output.coefs, output.eta, output.gamma) if values is not None
                 ]
                 ids.append(rows[micro_batch.votes])
-                columns.append(np.column_stack(outputs)[micro_batch.prompt.numpy()])
+                of_votes = np.column_stack(outputs)[micro_batch.prompt.numpy()]
+                if output.shift is not None:
+                    of_votes = np.column_stack([of_votes, output.shift.cpu().numpy()])
+                columns.append(of_votes)
         gathered = self.engine.gather((np.concatenate(ids), np.concatenate(columns)))
         if gathered is None:
             return None
         all_ids, all_columns = (np.concatenate(arrays) for arrays in zip(*gathered, strict=True))
         table = all_columns[np.argsort(all_ids)]  # batches and ranks took the votes in an order of their own
+        shift = None
+        if covariates is not None:
+            table, shift = table[:, :-3], table[:, -3:].astype(np.float64)
         # Eta and gamma are the columns behind the coefficients, as far as the head has them.
         num_models = len(self.engine.model.model_list)
         eta, gamma = [*table[:, num_models:].T, None, None][:2]
-        return Forecast(table[:, :num_models], eta, gamma)
+        return Forecast(table[:, :num_models], eta, gamma, shift)
 
     def published_weights(self) -> dict[str, Tensor]:
         """Return the weights for folders on rank 0's CPU; an empty dictionary elsewhere (every rank calls this)."""

@@ -75,6 +75,23 @@ def check_predictions(folder: Path, worth: dict[str, float]) -> P2L:
     return model
 
 
+def check_losses(folder: Path) -> dict[str, float]:
+    """What training says of held-out votes is the loss of forecasts with their covariates; return their worth."""
+    rows = [json.loads(line) for line in (folder / "eval_output.jsonl").read_text().splitlines()]
+    results = json.loads((folder / "eval_results.json").read_text())
+    comparison = json.loads((folder / "comparison.json").read_text())
+    pairs = np.array([[row["betas"][model] for model in row["labels"][:2]] for row in rows])
+    shifted = pairs + np.array([row["shift"][:2] for row in rows])
+    loss, plain = (np.logaddexp(0.0, side[:, 1] - side[:, 0]).mean() for side in (shifted, pairs))
+    worth: dict[str, float] = results["covariates"]
+    assert results["Loss"] == pytest.approx(loss, abs=1e-5)
+    assert worth["Loss"] == comparison["model"]["Loss"] == pytest.approx(loss, abs=1e-5)
+    assert worth["Loss without"] == pytest.approx(plain, abs=1e-5)
+    board = worth["one_leaderboard"]
+    assert board["Loss without"] - 0.03 > board["Loss"] == comparison["one_leaderboard"]["Loss"]
+    return worth
+
+
 @pytest.mark.slow
 def test_planted_effects_come_back_and_predictions_leave_them_out(
     command: Command, configure: Configure, files: tuple[Path, Path], tmp_path: Path
@@ -83,7 +100,9 @@ def test_planted_effects_come_back_and_predictions_leave_them_out(
     places = {"train_data_path": str(files[0]), "val_data_path": str(files[1]), "batch_size": 64}
     rates = {"gradient_accumulation_steps": 1, "learning_rate": 1e-3, "zero": {"zero_optimization": {"stage": 1}}}
     config = configure(covariates=["side,length", "judge"], **kinds, **places, **rates)
-    done = command("python", "-m", "p2l.train", "--config", config, "--save-steps", "10", "--quiet")
+    done = command(
+        "python", "-m", "p2l.train", "--config", config, "--save-steps", "10", "--eval-steps", "20", "--quiet"
+    )
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "out" / "run"
     printed = done.stdout.splitlines()
@@ -95,10 +114,12 @@ def test_planted_effects_come_back_and_predictions_leave_them_out(
     check_complete(folder)
     check_contents(folder, digests_of(folder))
 
-    results = json.loads((folder / "eval_results.json").read_text())
-    worth = results["covariates"]
-    assert worth["Loss without"] == pytest.approx(results["Loss"])
-    assert 0.05 < worth["gain"]["lower"] < worth["gain"]["estimate"] == pytest.approx(results["Loss"] - worth["Loss"])
+    worth = check_losses(folder)
+    gain = worth["Loss without"] - worth["Loss"]
+    assert 0.05 < worth["gain"]["lower"] < worth["gain"]["estimate"] == pytest.approx(gain)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    during = [line["validation/Loss"] for line in lines if "validation/Loss" in line]
+    assert during[-1] == pytest.approx(worth["Loss"], abs=0.05)
 
     check_predictions(folder, worth)
     resumed = tmp_path / "resumed"
@@ -134,8 +155,22 @@ def test_a_file_of_votes_is_enough(command: Command, tmp_path: Path) -> None:
     controls = ["--control", "side,length", "--control", "judge"]
     done = command("python", "-m", "p2l.train", *flags, "--output", tmp_path / "run", *controls)
     assert done.returncode == 0, done.stderr
-    check_effects(tmp_path / "run", slack=0.1)
-    assert "covariates:" in (tmp_path / "run" / "training.yaml").read_text()
+    folder = tmp_path / "run"
+    check_effects(folder, slack=0.1)
+    assert "covariates:" in (folder / "training.yaml").read_text()
+    worth = check_losses(folder)  # of votes in folds
+    assert worth["gain"]["lower"] > 0.03
+    assert any(line.startswith("this model  ") for line in done.stdout.splitlines())
+    page = tmp_path / "page.html"
+    report = command("python", "-m", "p2l.cli", "report", folder, "--html", page)
+    assert report.returncode == 0, report.stderr
+    text = page.read_text()
+    assert text.count(f"{worth['Loss']:.4f}") >= 2  # in the comparison and among the metrics
+    assert "are counted in forecasts" in text
+    kept = P2L.from_pretrained(folder).kept_votes
+    assert kept is not None
+    assert kept.shift is not None
+    assert np.abs(kept.shift[:, :2]).max() > SIDE / 4
     refused = command("python", "-m", "p2l.train", *flags, "--output", tmp_path / "other", "--control", "bold")
     assert refused.returncode == 2
     assert "--control bold needs columns bold_a and bold_b" in refused.stderr

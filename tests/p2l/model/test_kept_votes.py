@@ -21,7 +21,8 @@ def kept() -> KeptVotes:
     prompt = rng.permutation(np.arange(40) % 12)
     columns = {"topic": ["sql", "law", "法律"] * 4, "same": ["x"] * 12}
     hashes = list(range(100, 112))
-    return KeptVotes.of(["ant", "bee", "猫"], hashes, inputs, prompt, labels, np.ones(40), 99, columns)
+    shift = rng.normal(size=(40, 3))
+    return KeptVotes.of(["ant", "bee", "猫"], hashes, inputs, prompt, labels, np.ones(40), 99, columns, shift)
 
 
 def test_what_is_written_is_read(kept: KeptVotes, tmp_path: Path) -> None:
@@ -32,6 +33,7 @@ def test_what_is_written_is_read(kept: KeptVotes, tmp_path: Path) -> None:
     for name in ("hashes", "prompt", "labels", "weights"):
         assert_array_equal(getattr(read, name), getattr(kept, name))
     assert_allclose(read.places, kept.places, rtol=1e-2, atol=1e-2)
+    assert_allclose(read.shift, kept.shift, rtol=1e-2, atol=1e-2)
     assert KeptVotes.load(tmp_path / "elsewhere") is None
     assert_array_equal(read.of_category("topic", "法律"), np.arange(12) % 3 == 2)
     assert not read.of_category("topic", "poetry").any()
@@ -44,6 +46,7 @@ def test_some_votes_keep_their_prompts(kept: KeptVotes) -> None:
     some = kept.some(chosen)
     assert_array_equal(some.hashes[some.prompt], kept.hashes[kept.prompt[chosen]])
     assert_array_equal(some.labels, kept.labels[chosen])
+    assert_array_equal(some.shift, kept.shift[chosen])
     assert_array_equal(some.of_category("topic", "sql"), [True, False, False, True])
 
 
@@ -54,7 +57,18 @@ def test_places_keep_the_distances_of_prompts(kept: KeptVotes) -> None:
     assert_allclose(np.linalg.norm(places[:, None] - places, axis=2), apart, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("damage", ["cut", "lacks", "another model", "another column", "another prompt", "not finite"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "cut",
+        "lacks",
+        "another model",
+        "another column",
+        "another prompt",
+        "not finite",
+        "another shift",
+    ],
+)
 def test_damage_is_told_in_one_line(kept: KeptVotes, tmp_path: Path, damage: str) -> None:
     kept.save(tmp_path)
     file = tmp_path / VOTES_FILE
@@ -68,6 +82,7 @@ def test_damage_is_told_in_one_line(kept: KeptVotes, tmp_path: Path, damage: str
             "another column": {"column topic": tensors["column topic"] + np.int16(7)},
             "another prompt": {"prompt": tensors["prompt"] - 20},
             "not finite": {"places": tensors["places"] * np.float16(np.nan)},
+            "another shift": {"shift": tensors["shift"][:7]},
         }[damage]
         values = '{"topic": ["law", "sql", "ant"]}'
         metadata = {"models": '["ant", "bee", "cat"]', "total": "99", "values": values}
