@@ -20,8 +20,9 @@ from p2l.leaderboard.pair_tables import check_number_of_models
 from p2l.likelihood import Likelihood, get
 from p2l.metrics import LEADERBOARD_METRICS, METRICS
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_object
+from p2l.training.run_records import FORECASTS_FILE
 
-_BESIDE_MODEL = ("eval_output.jsonl", "eval_outputs.jsonl")
+_BESIDE_MODEL = (FORECASTS_FILE, "eval_outputs.jsonl")
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ class _CategoryEvaluation:
         self.limit = limit
         self.models, self.likelihood = job.output.models, job.settings.likelihood
         self.labels, self.prompts = job.output.labels[rows], job.output.prompts[rows]
+        self.shift = None if job.output.shift is None else job.output.shift[rows]
         self.sizes: dict[str, Any] = {"votes": len(rows), "prompts": len(np.unique(self.prompts))}
         self.bootstrap: dict[str, Any] = {
             "clusters": self.prompts,
@@ -97,12 +98,13 @@ class _CategoryEvaluation:
         }
 
     def fitted(self) -> Leaderboard:
-        """Fit the marginal leaderboard of these very votes."""
+        """Fit the marginal leaderboard of these very votes, what covariates add to each of them known."""
         return board_of_labels(
             self.labels,
             self.models,
             self.likelihood.name,
             clusters=self.prompts,
+            shift=self.shift,
             intervals=self.settings.bootstrap > 0,
             level=self.settings.level,
         )
@@ -119,11 +121,13 @@ class _CategoryEvaluation:
             assert self.job.train is not None
             board = self.job.train.board(self.category, self.likelihood.name, self.limit)
             return Fixed(self.likelihood, self.models, board)
-        if kind in ("arena", "marginal-gt"):
-            return Fixed(self.likelihood, self.models, self.arena() if kind == "arena" else self.fitted())
+        if kind == "arena":
+            return Fixed(self.likelihood, self.models, self.arena())
+        if kind == "marginal-gt":
+            return Fixed(self.likelihood, self.models, self.fitted(), self.shift)
         assert output.coefs is not None
         eta, gamma = (None if values is None else values[self.rows] for values in (output.eta, output.gamma))
-        return ModelAnswers(self.likelihood, self.models, output.coefs[self.rows], eta, gamma)
+        return ModelAnswers(self.likelihood, self.models, output.coefs[self.rows], eta, gamma, self.shift)
 
     def measured(self, truth: Leaderboard, subject: Subject) -> CategoryResult:
         """Measure the subject against the truth."""
@@ -224,7 +228,10 @@ class _CategoryEvaluation:
                     board, over = train.board(self.category, likelihood), "train"
                 except EmptyCategoryError:
                     board, over = train.board(ALL, likelihood), "train, all votes"
-            reference = Fixed(self.likelihood, self.models, board).scored(self.labels)
+            reference = Fixed(self.likelihood, self.models, board, self.shift).scored(self.labels)
+            if train is not None and self.shift is not None:
+                # That leaderboard was fitted without covariates, so that it is compared without them.
+                scored, reference = (replace(votes, shift=None) for votes in (scored, reference))
             losses, reference_losses = vote_values("Loss", scored), vote_values("Loss", reference)
             return bootstrap_skill(losses, reference_losses, **self.bootstrap), over
         except (EmptyCategoryError, ConfigError, InputError):

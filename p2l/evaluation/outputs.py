@@ -33,7 +33,7 @@ Ints = npt.NDArray[np.integer[Any]]
 _COEFS = ("coefs", "betas")
 _NO_CATEGORY = {
     *(*_COEFS, "eta", "gamma", "truncated", "familiarity"),
-    *("prompt", "labels", "question_id", "weight", "tstamp"),
+    *("prompt", "labels", "shift", "question_id", "weight", "tstamp"),
 }
 _NAMED_MODELS = 5  # in a note
 _TIE_OF_WINNER = np.array([0, 0, 1, 2])  # third entry of labels, by the code in `p2l.votes.schema.WINNERS`
@@ -51,6 +51,7 @@ class EvaluatedOutput:
         texts: (N,) Arrow lists of turns, or None.
         table: the columns that categories may refer to.
         coefs: (N, M) float32, or None where the rows have none; so eta and gamma (N,).
+        shift: (N, 3) what covariates add to winner, loser and eta of each vote, or None where the rows have none.
         notes: about votes left out.
     """
 
@@ -63,6 +64,7 @@ class EvaluatedOutput:
     coefs: Floats | None
     eta: Floats | None
     gamma: Floats | None
+    shift: npt.NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -140,7 +142,7 @@ class _Batches:
         self.prompts: list[Any] = []
         self.texts: list[Any] = []
         self.tables: list[Any] = []
-        self.answers: dict[str, list[Floats]] = {"coefs": [], "eta": [], "gamma": []}
+        self.answers: dict[str, list[Floats]] = {"coefs": [], "eta": [], "gamma": [], "shift": []}
 
     def add(self, batch: Any, place: Any) -> None:
         names = batch.schema.names
@@ -153,6 +155,8 @@ class _Batches:
         self.tables.append(category_table(batch, self.categories))
         if "prompt" in names:
             self.texts.append(batch.column("prompt"))
+        if "shift" in names and batch.column("shift").null_count < len(batch):
+            self.answers["shift"].append(_matrix(batch.column("shift"), "shift", 3, place))
         if not self.need_coefs:
             return
         if {"betas", "labels"} <= {*names}:
@@ -213,6 +217,7 @@ class _Batches:
             coefs=answers["coefs"],
             eta=answers["eta"],
             gamma=answers["gamma"],
+            shift=None if answers["shift"] is None else answers["shift"].astype(np.float64),
             notes=notes,
         )
         return _sorted(output) if sort_models else output
@@ -263,10 +268,10 @@ def _matrix(column: Any, name: str, width: int, place: Any) -> Floats:
         expected = width if not _is_list(values.type.value_type) else 1
         wrong = np.flatnonzero(lengths != expected)
         if len(wrong):
-            raise VoteError(
-                f"{place(int(wrong[0]))}: {name} holds {lengths[wrong[0]]} numbers for {width} "
-                f"{'models of the model list; is it that of the model?' if name in _COEFS else 'value'}"
-            )
+            of_what = "value" if width == 1 else "values"
+            if name in _COEFS:
+                of_what = "models of the model list; is it that of the model?"
+            raise VoteError(f"{place(int(wrong[0]))}: {name} holds {lengths[wrong[0]]} numbers for {width} {of_what}")
         values = values.flatten()
     if len(values) != rows * width or not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
         raise VoteError(f"{place(0)}: {name} must be {width} numbers in every row, not {column.type}")

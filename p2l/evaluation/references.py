@@ -24,8 +24,9 @@ from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCateg
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard, PairTable, Prior, fit_table, vote_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
+from p2l.leaderboard.covariates import covariate_table
 from p2l.leaderboard.groups import base_column
-from p2l.leaderboard.intervals import units_of
+from p2l.leaderboard.intervals import units_at, units_of
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models, components
 from p2l.likelihood import counted, get
 from p2l.metrics import Standing
@@ -41,10 +42,18 @@ _NOTE_ON_PRIOR = (
 
 
 def board_of_labels(
-    labels: Ints, models: Sequence[str], likelihood: str, *, clusters: Any = None, intervals: bool = True, level: float
+    labels: Ints,
+    models: Sequence[str],
+    likelihood: str,
+    *,
+    clusters: Any = None,
+    shift: Any = None,
+    intervals: bool = True,
+    level: float,
 ) -> Leaderboard:
     """Fit labels (N, 3), over the models that they hold; intervals are clustered by prompt.
 
+    `shift` (N, 3) is what covariates are known to add to winner, loser and eta of each vote; the board leaves it out.
     Raise InputError where no vote counts, or fewer than two models do.
     """
     rows = np.flatnonzero(counted(get(likelihood), labels))
@@ -55,8 +64,13 @@ def board_of_labels(
     place = np.full(len(models), -1, dtype=np.int64)
     place[present] = np.arange(len(present))
     a, b, winner = place[votes[:, 0]], place[votes[:, 1]], WINNERS_OF_TIES[votes[:, 2]]
-    table = vote_table(a, b, winner, len(present))
-    units = None if clusters is None else units_of(table, a, b, winner, None, np.asarray(clusters)[rows])
+    of_votes = None if clusters is None else np.asarray(clusters)[rows]
+    if shift is None:
+        table = vote_table(a, b, winner, len(present))
+        units = None if of_votes is None else units_of(table, a, b, winner, None, of_votes)
+    else:
+        table, row, column = covariate_table(a, b, winner, len(present), None, None, shift[rows])
+        units = None if of_votes is None else units_at(row, column, None, of_votes)
     names = [models[code] for code in present]
     return _board_of_table(table, names, likelihood, units=units, intervals=intervals, level=level)
 

@@ -190,6 +190,8 @@ class Fixed:
     likelihood: Likelihood
     models: Sequence[str]
     board: Leaderboard
+    shift: Floats | None = None
+    """(N, 3) by which covariates move winner, loser and eta of the votes that it forecasts."""
 
     @cached_property
     def standing(self) -> Standing:
@@ -198,7 +200,8 @@ class Fixed:
 
     def scored(self, labels: Ints) -> ScoredVotes:
         """Forecast all votes of the category (N, 3)."""
-        return ScoredVotes(self.likelihood, self.standing.coefs, labels, self.standing.eta, self.standing.gamma)
+        side = self.standing
+        return ScoredVotes(self.likelihood, side.coefs, labels, side.eta, side.gamma, shift=self.shift)
 
     def leaderboard(self, *, intervals: bool, level: float) -> Leaderboard:  # noqa: ARG002 (as of answers)
         """Return the leaderboard itself."""
@@ -211,17 +214,18 @@ class Fixed:
 
 @dataclass(frozen=True)
 class ModelAnswers:
-    """Predictions for each prompt: coefs (N, M), eta and gamma (N,) or None."""
+    """Predictions for each prompt: coefs (N, M), eta and gamma (N,) or None; `shift` (N, 3) is of its vote."""
 
     likelihood: Likelihood
     models: Sequence[str]
     coefs: npt.NDArray[np.floating[Any]]
     eta: Any = None
     gamma: Any = None
+    shift: Floats | None = None
 
     def scored(self, labels: Ints) -> ScoredVotes:
         """Forecast all votes of the category (N, 3)."""
-        return ScoredVotes(self.likelihood, self.coefs, labels, self.eta, self.gamma)
+        return ScoredVotes(self.likelihood, self.coefs, labels, self.eta, self.gamma, shift=self.shift)
 
     def leaderboard(self, *, intervals: bool, level: float) -> Leaderboard:
         """Return the aggregate of all prompts."""

@@ -29,10 +29,11 @@ from p2l.evaluation.inputs import (
 )
 from p2l.evaluation.measure import EvaluationJob, measure
 from p2l.evaluation.output_tables import output_text
-from p2l.evaluation.outputs import read_output
+from p2l.evaluation.outputs import EvaluatedOutput, read_output
 from p2l.evaluation.references import ArenaRatings, TrainVotes, read_arena, read_train_votes
 from p2l.evaluation.results import CategoryResult, OutputResult, details_object, published_object
 from p2l.likelihood import get
+from p2l.training.run_records import recorded_covariates
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ def measure_file(path: str, names: Sequence[str], settings: EvaluationSettings) 
     Raise InputError where the file cannot be used.
     """
     output = read_output(path, names, settings.likelihood, settings.parsed, sort_models=False, need_coefs=True)
-    job, entry = EvaluationJob(output, settings), Entry(Path(path).stem, eval_path=path)
+    notes = (*output.notes, *_notes_on_covariates(output, path, settings, has_train=False))
+    job = EvaluationJob(dataclasses.replace(output, notes=notes), settings)
+    entry = Entry(Path(path).stem, eval_path=path)
     results = dict(_measure_all(job, entry, Options(Inputs(), settings, quiet=True)))
     return _result(entry, job, list(results.values()), *origin(path))
 
@@ -169,8 +172,8 @@ def _evaluate(
         sort_models=entry.is_checkpoint,
         need_coefs=settings.model_type == "p2l",
     )
-    output = dataclasses.replace(output, notes=(*notes, *output.notes))
-    job = EvaluationJob(output, settings, train, arena)
+    notes += (*output.notes, *_notes_on_covariates(output, path, settings, has_train=train is not None))
+    job = EvaluationJob(dataclasses.replace(output, notes=notes), settings, train, arena)
     results = dict(_measure_all(job, entry, options))
     _write(entry, options, job, results)
     # Marginal leaderboards of the first training votes are in the file alone.
@@ -182,6 +185,29 @@ def _evaluate(
         "arena": Path(options.arena_path or "").name,
     }
     return _result(entry, job, categories, boards.get(settings.model_type, model), data)
+
+
+def _notes_on_covariates(
+    output: EvaluatedOutput, path: str, settings: EvaluationSettings, *, has_train: bool
+) -> Iterator[str]:
+    """Yield how covariates of the votes count in what is measured, where the model was trained with any."""
+    names = recorded_covariates(Path(path))
+    named = f" ({', '.join(names)})" if names else ""
+    if output.shift is None:
+        if names:
+            yield (
+                f"The model was trained with covariates{named}, of which these rows have no values: forecasts leave "
+                "them out, and the votes' leaderboard is not controlled for them."
+            )
+        return
+    yield (
+        f"Covariates of the votes{named} are counted in forecasts, and the votes' leaderboard is fitted beside their "
+        "effects in the model."
+    )
+    if has_train:
+        yield "The leaderboard of training votes was fitted without covariates; skill leaves them out on both sides."
+    if "random_subsets" in settings.metrics_to_inc:
+        yield "Fits of random subsets of votes are not controlled for covariates."
 
 
 def _measure_all(job: EvaluationJob, entry: Entry, options: Options) -> Iterator[tuple[str, CategoryResult]]:

@@ -74,7 +74,9 @@ def training_report(run: RunRecords) -> Report:
         facts.append(("models", f"{models:,.0f}"))
     if len(run.steps):
         facts.append(("state", "finished" if run.is_finished else "not finished"))
-    unfinished = ["The run has not written a finished model (yet)."]
+    notes = () if result is None else result.notes
+    if len(run.steps) and not run.is_finished:
+        notes = (*notes, "The run has not written a finished model (yet).")
     return Report(
         kind="Training run" if len(run.steps) else "Published models",
         subject=short_name(run.folder.resolve()),
@@ -84,7 +86,7 @@ def training_report(run: RunRecords) -> Report:
         picture=loss or gains,
         sections=sections,
         facts=[*facts, ("folder", str(run.folder))],
-        notes=unfinished if len(run.steps) and not run.is_finished else [],
+        notes=notes,
     )
 
 
@@ -413,7 +415,9 @@ def _comparison_measures(comparison: HeldOutComparison, covariates: Any) -> list
         estimate, lower, upper = (as_number(ends.get(name)) for name in ("estimate", "lower", "upper"))
         if estimate is not None and lower is not None and upper is not None:
             more = Interval(estimate, lower, upper, math.nan)
-            meaning = "Nats a vote by which the loss is lower still where covariates, such as the side, are known."
+            meaning = (
+                "Nats a vote by which the model's loss is lower than where covariates, such as the side, are left out."
+            )
             rows.append(Measure("Gain of covariates", _nats(more.estimate), span(more, _nats), meaning))
     return rows
 

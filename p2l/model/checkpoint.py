@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 MODEL_LIST_FILE = "model_list.json"
+COVARIATES_FILE = "covariates.json"
+"""What covariates the votes had, of a model that was trained with any."""
 _TEXT_SUFFIXES = (".json", ".jinja", ".txt")
 _MAX_TEXT_BYTES = 2**28
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+)?|[\w-]+")

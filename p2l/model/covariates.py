@@ -26,9 +26,8 @@ from p2l.common.errors import CheckpointError
 from p2l.leaderboard.controls import Design, Term
 from p2l.leaderboard.covariates import Effect
 from p2l.leaderboard.pair_tables import ROLES
-from p2l.model.checkpoint import read_object, write_json
+from p2l.model.checkpoint import COVARIATES_FILE, read_object, write_json
 
-_COVARIATES_FILE = "covariates.json"
 LEVEL = 0.95  # of the intervals in the file
 WEIGHT = "covariates.effects"
 Floats = npt.NDArray[np.float64]
@@ -106,7 +105,7 @@ class CovariateEffects(nn.Module):
             for place, (term, scale) in enumerate(zip(self.design.terms, self.scales.tolist(), strict=True))
         ]
         content = {"names": self.names, **facts, "missing": self.missing, "texts": self.design.texts}
-        write_json(folder / _COVARIATES_FILE, {**content, "covariates": terms})
+        write_json(folder / COVARIATES_FILE, {**content, "covariates": terms})
         saved = torch.as_tensor(columns["effect"] * self.scales)
         return {**weights, WEIGHT: saved.to(weights[WEIGHT].dtype)}
 
@@ -140,7 +139,7 @@ class _File(BaseModel):
 
 def load_effects(folder: Path) -> CovariateEffects | None:
     """Return a folder's effects, their weights still to be loaded, or None; CheckpointError for a damaged file."""
-    file = folder / _COVARIATES_FILE
+    file = folder / COVARIATES_FILE
     if not file.is_file():
         return None
     try:

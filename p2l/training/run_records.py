@@ -17,7 +17,7 @@ from typing import Any
 from p2l.common.errors import InputError
 from p2l.common.files import bounded_lines, parse_json
 from p2l.metrics import Interval
-from p2l.model.checkpoint import read_object
+from p2l.model.checkpoint import COVARIATES_FILE, read_object
 
 METRICS_FILE, RECORD_FILE, COMPARISON_FILE = "metrics.jsonl", "training_config.json", "comparison.json"
 CONFIG_FILE, REQUEST_FILE = "training.yaml", "request.json"
@@ -177,6 +177,14 @@ def read_run(folder: Path) -> RunRecords:
         publications=publications,
         is_finished=(folder / "config.json").is_file(),
     )
+
+
+def recorded_covariates(forecasts: Path) -> tuple[str, ...]:
+    """Return the covariates of the model that wrote forecasts, as `p2l eval` or training records them beside these."""
+    names = _object(forecasts.with_suffix(".info.json")).get("covariates")
+    if names is None and forecasts.name == FORECASTS_FILE:
+        names = _object(forecasts.with_name(COVARIATES_FILE)).get("names")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def as_number(value: object) -> float | None:

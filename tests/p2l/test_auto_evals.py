@@ -378,3 +378,73 @@ def test_an_empty_name_of_an_output_is_refused(tmp_path):
     votes = write_lines(tmp_path / "votes.jsonl", rows(40))
     with pytest.raises(InputError, match="a name is empty"):
         run_auto(tmp_path, "--eval_path", votes, "--output_file_name", "")
+
+
+TRUTH = {"plain": 0.5, "wordy": 0.1, "old": -0.6}
+LONGER = {"plain": 0.0, "wordy": 1.0, "old": 0.0}
+"""Length of their answers; voters like it by 1.2 log-odds a unit."""
+
+
+def rows_with_lengths(count: int) -> list[dict[str, object]]:
+    """Rows of training whose forecasts are the truth, and whose votes the length of answers decides too."""
+    rng, names = np.random.default_rng(4), list(TRUTH)
+    out: list[dict[str, object]] = []
+    for number in range(count):
+        a, b = (int(code) for code in rng.permutation(3)[:2])
+        lean = 1.2 * (LONGER[names[a]] - LONGER[names[b]] + 0.3 * rng.standard_normal())
+        won = bool(rng.random() < 1 / (1 + np.exp(TRUTH[names[b]] - TRUTH[names[a]] - lean)))
+        tie = number % 10 == 0
+        from_a = tie or won
+        label, half = ([a, b] if from_a else [b, a]), lean / 2 if from_a else -lean / 2
+        winner = "tie" if tie else "model_a" if won else "model_b"
+        row = {"prompt": f"p{number}", "model_a": names[a], "model_b": names[b], "winner": winner}
+        out.append(row | {"labels": [*label, int(tie)], "betas": list(TRUTH.values()), "shift": [half, -half, 0.0]})
+    return out
+
+
+def evaluated_folder(folder, made, names=("length",)):
+    """Evaluate the rows as those that a training run left in a folder."""
+    folder.mkdir()
+    write_json(folder / "model_list.json", list(TRUTH))
+    if names:
+        write_json(folder / "covariates.json", {"names": list(names)})
+    path = write_lines(folder / "eval_output.jsonl", made)
+    words = ["--model_list_path", folder / "model_list.json", "--eval_path", path, "--output_dir", folder / "out"]
+    words += ["--loss_type", "bt-tie", "--categories", "all", "--metrics_to_inc", "simple", "category", "--quiet"]
+    main([str(word) for word in words])
+    return json.loads((folder / "out" / "eval_metrics.json").read_text())
+
+
+def test_covariates_count_in_forecasts_and_are_left_out_of_the_leaderboard_of_the_votes(tmp_path):
+    """By the votes alone the wordy model leads; beside what length adds to each vote the plain one does."""
+    made = rows_with_lengths(3000)
+    found = evaluated_folder(tmp_path / "known", made)
+    bare_rows = [{name: value for name, value in row.items() if name != "shift"} for row in made]
+    bare = evaluated_folder(tmp_path / "bare", bare_rows)
+    boards = [one["details"]["p2l-all"]["leaderboards"]["ground-truth"]["models"] for one in (found, bare)]
+    assert [row["model"] for row in boards[0]] == ["plain", "wordy", "old"]
+    assert [row["model"] for row in boards[1]] == ["wordy", "plain", "old"]
+    for row in boards[0]:
+        assert row["coef_lower"] < row["coef"] < row["coef_upper"]
+        assert row["coef"] == pytest.approx(TRUTH[row["model"]], abs=0.2)
+    losses = [one["details"]["p2l-all"]["metrics"]["Loss"] for one in (found, bare)]
+    chances = [1 / (1 + np.exp(-(TRUTH[r["model_a"]] - TRUTH[r["model_b"]] + _lean(r)))) for r in made]
+    won = [0.5 if r["winner"] == "tie" else float(r["winner"] == "model_a") for r in made]
+    by_hand = -np.mean([w * np.log(p) + (1 - w) * np.log1p(-p) for w, p in zip(won, chances, strict=True)])
+    assert losses[0] == pytest.approx(by_hand, abs=1e-4)
+    assert losses[1] > losses[0] + 0.02
+    assert "(length) are counted in forecasts" in found["notes"][0]
+    assert "(length), of which these rows have no values" in bare["notes"][0]
+
+
+def _lean(row):
+    """What length adds to the lead of the model shown first."""
+    first = list(TRUTH).index(row["model_a"]) == row["labels"][0]
+    return 2.0 * row["shift"][0 if first else 1]
+
+
+def test_a_shift_of_two_numbers_is_named(tmp_path):
+    made = rows_with_lengths(40)
+    made[6]["shift"] = [0.1, 0.2]
+    with pytest.raises(InputError, match=r"row 7: shift holds 2 numbers for 3 values"):
+        evaluated_folder(tmp_path / "short", made)
