@@ -134,11 +134,12 @@ def _explained(args: argparse.Namespace) -> Explanation:
         by=args.by,
         rules=Rules(args.level, args.fdr, args.least_change, args.min_prompts),
         votes=answers.votes,
+        covariates=answers.covariates,
         seed=args.seed,
     )
     if args.votes is None:
         return explanation
-    return with_votes(explanation, args.votes, least=args.min_votes, quiet=args.quiet)
+    return with_votes(explanation, args.votes, least=args.min_votes, control=answers.covariates, quiet=args.quiet)
 
 
 def _write(explanation: Explanation, args: argparse.Namespace) -> None:

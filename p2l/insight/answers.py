@@ -13,22 +13,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from p2l import likelihood as likelihoods
 from p2l.batch_inference.json_arrays import HIDDEN, records_of
 from p2l.common.cli import counted, listed, nearest, progress
-from p2l.common.errors import InputError
+from p2l.common.errors import InputError, VoteError
 from p2l.insight.kept_boards import VotesOnPrompts
 from p2l.insight.strengths import Explanation, Observed, Strength, VoteAgreement
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
+from p2l.leaderboard.controls import Controls
+from p2l.leaderboard.covariates import able
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.newton import Prior
+from p2l.leaderboard.pair_tables import Covariates
 from p2l.likelihood import Likelihood
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json
 from p2l.model.kept_votes import KeptVotes
+from p2l.training.run_records import recorded_covariates
 from p2l.votes.reading import open_vote_source
 from p2l.votes.rows import RawBatch, Source
 from p2l.votes.schema import hash_turns
 from p2l.votes.sources import open_source
-from p2l.votes.store import open_votes
+from p2l.votes.store import VoteStore, open_votes
 
 Floats = npt.NDArray[np.float64]
 CLUSTER = "cluster"
@@ -50,6 +55,8 @@ class LabelledAnswers:
     embeddings: Floats | None = None
     votes: VotesOnPrompts | None = None
     """Votes that the model keeps, with these prompts."""
+    covariates: tuple[str, ...] = ()
+    """Of votes that the model was trained with."""
 
 
 def ask(
@@ -95,6 +102,7 @@ def ask(
         texts=texts,
         embeddings=_matrix(vectors, f"{prompts}: column {column!r}") if vectors else joined("hidden"),
         votes=_votes_on(kept, p2l.likelihood, texts, places),
+        covariates=() if p2l.model.covariates is None else p2l.model.covariates.names,
     )
 
 
@@ -204,6 +212,7 @@ def read_answers(
         gamma=_optional_column([row.gamma for row in rows], f"{path}: gamma"),
         texts=[row.turns for row in rows],
         embeddings=_matrix([row.embedding for row in rows], f"{path}: column {embeddings!r}") if embeddings else None,
+        covariates=recorded_covariates(file),
     )
 
 
@@ -299,11 +308,19 @@ _MIN_VOTES = 20
 _VOTES_PER_READ = 4096
 
 
-def with_votes(explanation: Explanation, votes: Any, *, least: int = _MIN_VOTES, quiet: bool = True) -> Explanation:
+def with_votes(
+    explanation: Explanation,
+    votes: Any,
+    *,
+    least: int = _MIN_VOTES,
+    control: Sequence[str] = (),
+    quiet: bool = True,
+) -> Explanation:
     """Return the explanation with what votes show in each cell that has at least `least` of them.
 
-    Models that the explanation lacks are left out. Raise InputError where the votes, which need prompts, cannot be read
-    or none can be placed.
+    Covariates that `control` names are fitted beside, as far as the votes have them; a note says so. Models that the
+    explanation lacks are left out. Raise InputError where the votes, which need prompts, cannot be read or none can be
+    placed.
     """
     models = sorted(explanation.models)
     with open_votes(votes, model_list=models, drop_unknown=True, quiet=quiet) as store:
@@ -316,32 +333,78 @@ def with_votes(explanation: Explanation, votes: Any, *, least: int = _MIN_VOTES,
                 known = [explanation.known.get(hash_turns(turns), -1) for turns in texts]
                 blocks.append(np.array(known, dtype=np.int64))
         cluster, labels = np.concatenate(blocks), store.labels()
+        covariates, notes = _covariates_of(store, labels, control)
     placed = cluster >= 0
     if not placed.any():
         raise InputError(f"{votes}: no vote is on a prompt of a cluster; use --by words, or votes on the prompts asked")
-    cluster, labels = cluster[placed], labels[placed]
-    whole = fit_labels(labels, models=models, likelihood=_LIKELIHOOD, intervals=None)
+    cluster, votes_used = cluster[placed], _Votes(labels, covariates).of(placed)
+    whole = votes_used.board(models, intervals=None)
     seen = {
         (name, model): observed
         for place, name in enumerate(explanation.names)
         if (cluster == place).any()
-        for model, observed in _observed(labels, cluster == place, models, whole, explanation.level, least).items()
+        for model, observed in _observed(votes_used, cluster == place, models, whole, explanation.level, least).items()
     }
     cells = tuple(replace(cell, observed=seen.get((cell.cluster, cell.model))) for cell in explanation.strengths)
-    return replace(explanation, strengths=cells, agreement=_agreement(cells, len(labels)))
+    agreement = _agreement(cells, len(votes_used.labels))
+    return replace(explanation, strengths=cells, agreement=agreement, notes=(*explanation.notes, *notes))
+
+
+@dataclass(frozen=True)
+class _Votes:
+    """Votes by their labels (N, 3), with covariates seen from the winner, if any."""
+
+    labels: Ints
+    covariates: Covariates | None
+
+    def of(self, rows: npt.NDArray[np.bool_]) -> _Votes:
+        """Return some of the votes."""
+        covariates = self.covariates
+        if covariates is not None:
+            covariates = replace(covariates, values=covariates.values[rows])
+        return _Votes(self.labels[rows], covariates)
+
+    def board(self, models: Sequence[str], **options: Any) -> Leaderboard:
+        """Fit a leaderboard with the covariates."""
+        return fit_labels(self.labels, models=models, likelihood=_LIKELIHOOD, covariates=self.covariates, **options)
+
+
+def _covariates_of(store: VoteStore, labels: Ints, control: Sequence[str]) -> tuple[Covariates | None, list[str]]:
+    """Return the covariates of votes, as far as they have those named, and notes on both kinds."""
+    names, absent, notes = list[str](), list[str](), list[str]()
+    for name in dict.fromkeys(name.strip() for text in control for name in text.split(",")):
+        try:
+            Controls([name], store.columns, store.name)
+        except VoteError:
+            absent.append(name)
+        else:
+            names.append(name)
+    if absent:
+        notes.append(f"The votes have no values of {listed(absent)}: what they show is not controlled for that.")
+    if not names:
+        return None, notes
+    controls = Controls(names, store.columns, store.name)
+    for _, batch in store.batches():
+        controls.add(batch)
+    covariates = controls.covariates()
+    covariates = covariates.pick([role in able(likelihoods.get(_LIKELIHOOD)) for role in covariates.roles])
+    notes.append(f"What votes show is fitted together with {listed(names)}.")
+    swapped = labels[:, 0] != store.pairs()[:, 0]  # those that can be told here are differences
+    return replace(covariates, values=np.where(swapped[:, None], -covariates.values, covariates.values)), notes
 
 
 def _observed(
-    labels: Ints, inside: npt.NDArray[np.bool_], models: Sequence[str], whole: Leaderboard, level: float, least: int
+    votes: _Votes, inside: npt.NDArray[np.bool_], models: Sequence[str], whole: Leaderboard, level: float, least: int
 ) -> dict[str, Observed]:
     """Return what the votes of one cluster show of each model that has enough of them there."""
-    points_here, votes_here = _points(labels[inside], len(models))
-    points_elsewhere, votes_elsewhere = _points(labels[~inside], len(models))
+    points_here, votes_here = _points(votes.labels[inside], len(models))
+    points_elsewhere, votes_elsewhere = _points(votes.labels[~inside], len(models))
     used = np.flatnonzero(votes_here >= least).tolist()
     if not used:
         return {}
-    prior = Prior(sd=_PRIOR_SD, coefs=whole.coefs)
-    board = fit_labels(labels[inside], models=models, likelihood=_LIKELIHOOD, prior=prior, level=level)
+    effects = {(effect.name, effect.role): effect.coef for effect in whole.effects}
+    prior = Prior(sd=_PRIOR_SD, coefs=whole.coefs, effects=effects)
+    board = votes.of(inside).board(models, prior=prior, level=level)
     with np.errstate(invalid="ignore", divide="ignore"):
         rate, rate_elsewhere = points_here / votes_here, points_elsewhere / votes_elsewhere
     return {

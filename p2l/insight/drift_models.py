@@ -228,6 +228,13 @@ def _notes(models: Mapping[str, P2L], names: Sequence[str]) -> list[str]:
             f"warning: {keeps}, so that intervals are over prompts alone, and two trainings on votes of the same truth "
             "differ too: run `p2l posterior`, or leave small changes out (--least-change)."
         ]
+    for path, model in models.items():
+        kept, covariates = model.kept_votes, model.model.covariates
+        if covariates is not None and kept is not None and kept.shift is None:
+            names = ", ".join(covariates.names)
+            notes.append(
+                f"warning: {path} keeps votes without values of its covariates ({names}): changes hold theirs."
+            )
     if alone:
         listed = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
         are = "model is" if len(alone) == 1 else "models are"

@@ -83,6 +83,7 @@ def explain(
     by: str | None = None,
     rules: Rules | None = None,
     votes: VotesOnPrompts | None = None,
+    covariates: Sequence[str] = (),
     seed: int = 0,
 ) -> Explanation:
     """Find kinds of prompts, and how much better or worse each model is on them than overall.
@@ -97,6 +98,7 @@ def explain(
         by: how measured prompts come into clusters: `words` (the default with texts), or `nearest` centre.
         rules: when a change counts.
         votes: those that the model keeps, with the N prompts: what strengths are measured by.
+        covariates: of votes that the model was trained with, for the notes.
         seed: of the halves, the sample that is clustered, and the bootstrap.
     """
     rules, rng, likely = rules or Rules(), np.random.default_rng(seed), likelihoods.get(likelihood)
@@ -129,7 +131,10 @@ def explain(
         places=clustering.places,
         known=_known(prompts, second, cluster),
     )
-    return replace(explanation, notes=(*_notes(explanation, rules), _source_note(votes)))
+    notes = [*_notes(explanation, rules), _source_note(votes)]
+    if covariates:
+        notes.append(_note_on_covariates(votes, ", ".join(covariates)))
+    return replace(explanation, notes=tuple(notes))
 
 
 def _recovered(prompts: _DifferentPrompts, clustering: _Clustering, rows: Ints) -> float | None:
@@ -289,3 +294,18 @@ def _source_note(votes: VotesOnPrompts | None) -> str:
     return (
         f"Changes and intervals are those that {number} of the model's training show; clusters are by its predictions."
     )
+
+
+def _note_on_covariates(votes: VotesOnPrompts | None, names: str) -> str:
+    """Say how covariates that the model was trained with count in changes."""
+    if votes is None:
+        return (
+            f"The model was trained with covariates ({names}), of which a prompt has no value: its predictions are of "
+            "votes in which they are zero."
+        )
+    if votes.kept.shift is None:
+        return (
+            f"The votes kept have no values of the covariates that the model was trained with ({names}): changes are "
+            "not controlled for them; `p2l posterior` keeps them anew."
+        )
+    return f"The votes are fitted beside the effects of covariates in the model ({names})."

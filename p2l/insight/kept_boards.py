@@ -71,7 +71,7 @@ class VotesOnPrompts:
         member = self._membership(rows) if known is None else known.astype(np.float64)
         memberships = member[:, None] if (member == 1.0).all() else np.stack([member, 1.0 - member], axis=1)
         boards = fit_likely_groups(
-            kept.labels, kept.weights, memberships[kept.prompt], kept.prompt, count, self.likelihood
+            kept.labels, kept.weights, memberships[kept.prompt], kept.prompt, count, self.likelihood, kept.shift
         )
         scalars = dict(zip(self.likelihood.parameters, boards.scalars[0], strict=True))
         rates = win_rates(boards.coefs[0], self.likelihood, scalars.get("eta"), scalars.get("gamma"))

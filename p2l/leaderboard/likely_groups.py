@@ -40,10 +40,17 @@ class LikelyBoards:
 
 
 def fit_likely_groups(
-    labels: Ints, weights: Floats, memberships: Floats, clusters: Ints, num_models: int, likelihood: Likelihood
+    labels: Ints,
+    weights: Floats,
+    memberships: Floats,
+    clusters: Ints,
+    num_models: int,
+    likelihood: Likelihood,
+    shift: Floats | None = None,
 ) -> LikelyBoards:
     """Fit the groups to votes: labels (N, 3) `[winner, loser, tie]`, weights (N,), memberships (N, G), clusters (N,).
 
+    `shift` (N, 3) is what covariates are known to add to winner, loser and eta of each vote: the boards leave it out.
     Raise ConvergenceError where there is no optimum, or no vote that counts.
     """
     winner, loser, tie = labels.T
@@ -56,9 +63,14 @@ def fit_likely_groups(
     places = np.column_stack([winner, loser, *(np.full(len(tie), num_models + n) for n in range(count))])
     pairs = (places[:, :, None] * size + places[:, None, :]).reshape(-1)
     precision = np.full(groups * size, _PRIOR_SD**-2 / total)
+    known = np.zeros((2 + count, len(tie)))  # beside the parameters of each vote
+    if shift is not None:
+        known[:2] = shift[:, :2].T
+        if "eta" in likelihood.parameters:
+            known[2 + likelihood.parameters.index("eta")] = shift[:, 2]
 
     def slopes(theta: Floats) -> tuple[float, Floats, Floats]:
-        values = np.einsum("ng,gnp->pn", memberships, theta.reshape(groups, size)[:, places])
+        values = np.einsum("ng,gnp->pn", memberships, theta.reshape(groups, size)[:, places]) + known
         logs, first, second = derivatives(likelihood, *_named(values, likelihood))
         value = -float((outcomes * logs).sum()) / total
         gradient = -np.einsum("nk,nkp->np", outcomes, first) / total

@@ -125,6 +125,38 @@ def test_a_model_without_votes_in_a_cluster_is_not_judged_there():
     assert any(cell.verdict for cell in made.of("bee"))
 
 
+def test_votes_are_measured_beside_the_covariates_of_the_model():
+    """Votes on one topic come from a set where the longer answer wins, and one model writes those."""
+    truth, texts, topics = arena(noise=0.0)
+    leans = np.zeros_like(truth)
+    leans[np.array(topics) == "sql", MODELS.index("ant")] = 1.5
+    votes = kept_votes(topics, truth + leans, 9000)
+    inputs = votes.kept.places @ votes.kept.directions.T + votes.kept.centre
+    is_sql = inputs.argmax(axis=1) == list(TOPICS).index("sql")
+    shift = np.zeros((len(votes.kept), 3))
+    for side in (0, 1):
+        shift[:, side] = 1.5 * (is_sql & (votes.kept.labels[:, side] == MODELS.index("ant")))
+    beside = replace(votes, kept=replace(votes.kept, shift=shift))
+    bare, controlled = (
+        explain(truth, MODELS, likelihood="bt", texts=texts, votes=kept, covariates=["length"])
+        for kept in (votes, beside)
+    )
+    changes = [
+        next(cell for cell in one.of("ant") if cell.cluster == cluster_of(one, "join")).change
+        for one in (bare, controlled)
+    ]
+    whole = truth - truth.mean(axis=1, keepdims=True)
+    rows = np.array([topic == "sql" for topic in topics])
+    true = POINTS_PER_LOGIT * (whole[rows, 0].mean() - whole[:, 0].mean())
+    assert changes[0] > true + 100
+    assert abs(changes[1] - true) < 40
+    assert "not controlled for them" in bare.notes[-1]
+    assert "(length)" in controlled.notes[-1]
+    assert "beside the effects of covariates" in controlled.notes[-1]
+    by_predictions = explain(truth, MODELS, likelihood="bt", texts=texts, covariates=["length"])
+    assert "of which a prompt has no value" in json.dumps(by_predictions.to_dict()["notes"])
+
+
 def test_words_that_are_everywhere_name_nothing(made):
     assert not {"please", "the", "of"} & {term for one in made.clusters for term in one.terms}
 
@@ -258,6 +290,30 @@ def test_votes_bear_out_what_is_true(made, tmp_path):
     assert cell.observed.rate > cell.observed.rate_elsewhere
     assert cell.observed.lower < cell.observed.change < cell.observed.upper
     assert "points by the votes" in explanation_text(checked)
+
+
+def test_votes_that_bear_out_are_fitted_beside_covariates_that_they_have(made, tmp_path):
+    """Longer answers win on one topic, where one model writes them: that is no strength of the model."""
+    _, texts, topics = arena(400, seed=9)
+    rng, rows = np.random.default_rng(6), votes_of(topics, texts, 4000)
+    for number, row in enumerate(rows):
+        is_sql = topics[number % len(texts)] == "sql"
+        longer = [is_sql and row[side] == "ant" for side in ("model_a", "model_b")]
+        row |= {f"length_{end}": 300 if is_longer else 100 for end, is_longer in zip("ab", longer, strict=True)}
+        if any(longer) and rng.random() < 0.7:
+            row["winner"] = "model_a" if longer[0] else "model_b"
+    path = write_votes(tmp_path / "votes.jsonl", rows)
+    bare, controlled = with_votes(made, path), with_votes(made, path, control=["length,side", "judge"])
+    cells = [
+        next(cell for cell in one.of("ant") if cell.cluster == cluster_of(made, "join")).observed
+        for one in (bare, controlled)
+    ]
+    assert cells[0].lower > 100
+    assert abs(cells[1].change) < 60
+    assert "What votes show is fitted together with length, side." in controlled.notes
+    assert "The votes have no values of judge: what they show is not controlled for that." in controlled.notes
+    assert controlled.notes[-2:] == tuple(json.loads(json.dumps(controlled.to_dict()))["notes"][-2:])
+    assert len(bare.notes) == len(made.notes)
 
 
 def test_plain_data_is_json_without_nan(made):
