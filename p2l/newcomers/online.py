@@ -103,7 +103,10 @@ class NewRows:
         ids = np.array(self._own[model], dtype=np.int64)
         newest = np.arange(max(0, self._seen - _BACKGROUND_PROMPTS), self._seen)
         votes = SomeVotes(self.trainer.votes, np.concatenate([ids, newest]))
-        forecast = self.trainer.forecast(votes)
+        covariates = self.trainer.windows.covariates
+        forecast = self.trainer.forecast(
+            votes, None if covariates is None else lambda rows: covariates(votes.ids[rows])
+        )
         combination: tuple[list[float], float] | None = None
         if forecast is not None:  # on rank 0 alone
             names, count = engine.model.model_list, len(ids)
@@ -112,7 +115,8 @@ class NewRows:
             prior = fit_row_prior(coefs[:, known], organisations, organisation_of(names[model]))
             labels, likelihood = self.trainer.votes.labels(ids), self.trainer.likelihood
             # The votes on the model come first in the forecast, the background after them.
-            eta, gamma = (None if values is None else values[:count] for values in (forecast.eta, forecast.gamma))
+            of_votes = (forecast.eta, forecast.gamma, forecast.shift)
+            eta, gamma, moved = (None if values is None else values[:count] for values in of_votes)
             row = fit_row_to_labels(
                 prior,
                 likelihood,
@@ -122,6 +126,7 @@ class NewRows:
                 coefs=coefs[:count],
                 eta=eta,
                 gamma=gamma,
+                shift=moved,
             )
             weights_of_known, shift_of_bias = row.prior.combination(row.theta)
             combination = weights_of_known.tolist(), shift_of_bias

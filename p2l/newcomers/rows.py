@@ -171,15 +171,21 @@ def votes_on_new(
     ties: Ints,
     eta: Floats | None = None,
     gamma: Floats | None = None,
+    shift: Floats | None = None,
 ) -> _Observe:
     """Return the observation of N votes between the new model and others of known coefficients (N,).
 
-    `is_first` (N,) is whether the new model stands first in the label `[winner, loser, tie]`, and `ties` (N,) its tie.
+    `is_first` (N,) is whether the new model stands first in the label `[winner, loser, tie]`, `ties` (N,) its tie, and
+    `shift` (N, 3) what covariates of the vote add to winner, loser and eta.
     """
     shares = np.asarray(targets(likelihood, ties), dtype=np.float64)
+    if shift is not None and eta is not None:
+        eta = eta + shift[:, 2]
 
     def observe(coefs: Floats) -> tuple[Floats, Floats, Floats]:
         first, second = np.where(is_first, coefs, others), np.where(is_first, others, coefs)
+        if shift is not None:
+            first, second = first + shift[:, 0], second + shift[:, 1]
         logs, slopes, bends = derivatives(likelihood, first, second, eta, gamma)
         place = np.where(is_first, 0, 1)
         rows = np.arange(len(coefs))
@@ -199,15 +205,17 @@ def fit_row_to_labels(
     coefs: Floats,
     eta: npt.NDArray[Any] | None,
     gamma: npt.NDArray[Any] | None,
+    shift: npt.NDArray[Any] | None = None,
 ) -> NewRow:
     """Return the most probable row of the model numbered `model`, given labels (N, 3) of votes on it.
 
     At the votes' prompts the known models have the coefficients `known` (N, M), and those that labels number `coefs`.
+    `shift` (N, 3) is what covariates of the votes add to winner, loser and eta.
     """
     is_first = labels[:, 0] == model
     others = coefs[np.arange(len(labels)), np.where(is_first, labels[:, 1], labels[:, 0])]
-    eta, gamma = (None if values is None else values.astype(np.float64) for values in (eta, gamma))
-    return fit_row(prior, known, votes_on_new(likelihood, others, is_first, labels[:, 2], eta, gamma))
+    eta, gamma, shift = (None if values is None else values.astype(np.float64) for values in (eta, gamma, shift))
+    return fit_row(prior, known, votes_on_new(likelihood, others, is_first, labels[:, 2], eta, gamma, shift))
 
 
 @dataclass(frozen=True)

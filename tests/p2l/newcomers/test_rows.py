@@ -12,6 +12,7 @@ from p2l.newcomers.rows import (
     fit_answer_scale,
     fit_row,
     fit_row_prior,
+    fit_row_to_labels,
     probes,
     votes_on_new,
 )
@@ -63,6 +64,34 @@ def test_many_votes_give_the_row_and_a_mixture_of_known_rows_is_that_row(likelih
     mixture, shift = row.prior.combination(row.theta)
     assert mixture.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(known @ mixture + shift, row.coefs(known), atol=1e-9)
+
+
+def test_what_covariates_add_to_votes_is_not_taken_for_the_new_model() -> None:
+    """Half of the votes are of a set that marks all answers lower, and that asks about the new model alone."""
+    coefs = world(3)
+    known, truth = coefs[:, :KNOWN], coefs[:, KNOWN]
+    rng = np.random.default_rng(4)
+    rows, others = rng.integers(PROMPTS, size=3000), rng.integers(KNOWN, size=3000)
+    level = np.where(rng.integers(2, size=3000), -1.5, 0.0)
+    is_first, ties = votes(truth[rows] + level, known[rows, others] + level, "grk", rng)
+    labels = np.where(is_first[:, None], [KNOWN, 0], [0, KNOWN])
+    labels[np.arange(3000), np.where(is_first, 1, 0)] = others
+    errors = []
+    for shift in (None, np.column_stack([level, level, np.zeros(3000)])):
+        row = fit_row_to_labels(
+            fit_row_prior(known),
+            get("grk"),
+            np.column_stack([labels, ties]),
+            model=KNOWN,
+            known=known[rows],
+            coefs=known[rows],
+            eta=np.zeros(3000),
+            gamma=None,
+            shift=shift,
+        )
+        errors.append((row.coefs(known) - truth).mean())
+    assert errors[0] < -0.2
+    assert abs(errors[1]) < 0.1
 
 
 def test_few_votes_are_forecast_better_than_with_a_broad_prior_and_intervals_hold() -> None:
