@@ -182,7 +182,7 @@ def prepare(config_path: str, options: RunOptions) -> _OfflineRun:
         nuisance.check_columns(model.covariates, votes.validation)
     sources = None if crossed is None else crossed.sources
     if sources is None and has_sources(config):
-        sources = sources_of(votes.train, config)
+        sources = sources_of(votes.train, config, None if model.covariates is None else model.covariates.design)
     trainer = _start_trainer(setup, votes.train, model, sources)
     steps = trainer.schedule.total_steps or 0
     best = None
@@ -293,9 +293,12 @@ def _start_trainer(setup: Setup, votes: VoteStore, model: P2LModel, sources: Sou
         seed=config.seed,
         prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
     )
-    values = None
+    values = design = None
     if model.covariates is not None:
+        design = model.covariates.design
         values = nuisance.values_of_store(model.covariates, votes, by_people(votes, config.people))
+    if sources is None and has_sources(config):
+        sources = sources_of(votes, config, design)
     adjustments = terms_of(votes, config, sources)
     return setup.start_trainer(model, votes, schedule, covariates=values, adjustments=adjustments)
 
