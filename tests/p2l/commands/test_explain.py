@@ -293,14 +293,14 @@ def test_votes_bear_out_what_is_true(made, tmp_path):
 
 
 def test_votes_that_bear_out_are_fitted_beside_covariates_that_they_have(made, tmp_path):
-    """Longer answers win on one topic, where one model writes them: that is no strength of the model."""
+    """Longer answers win, and one model writes them on one topic: that is no strength of the model."""
     _, texts, topics = arena(400, seed=9)
     rng, rows = np.random.default_rng(6), votes_of(topics, texts, 4000)
     for number, row in enumerate(rows):
         is_sql = topics[number % len(texts)] == "sql"
-        longer = [is_sql and row[side] == "ant" for side in ("model_a", "model_b")]
+        longer = [(is_sql and row[side] == "ant") or rng.random() < 0.3 for side in ("model_a", "model_b")]
         row |= {f"length_{end}": 300 if is_longer else 100 for end, is_longer in zip("ab", longer, strict=True)}
-        if any(longer) and rng.random() < 0.7:
+        if longer[0] != longer[1] and rng.random() < 0.7:
             row["winner"] = "model_a" if longer[0] else "model_b"
     path = write_votes(tmp_path / "votes.jsonl", rows)
     bare, controlled = with_votes(made, path), with_votes(made, path, control=["length,side", "judge"])
@@ -308,8 +308,9 @@ def test_votes_that_bear_out_are_fitted_beside_covariates_that_they_have(made, t
         next(cell for cell in one.of("ant") if cell.cluster == cluster_of(made, "join")).observed
         for one in (bare, controlled)
     ]
-    assert cells[0].lower > 100
-    assert abs(cells[1].change) < 60
+    assert cells[0].lower > 30
+    assert cells[1].upper < cells[0].lower
+    assert cells[1].change < 0  # as others are better there
     assert "What votes show is fitted together with length, side." in controlled.notes
     assert "The votes have no values of judge: what they show is not controlled for that." in controlled.notes
     assert controlled.notes[-2:] == tuple(json.loads(json.dumps(controlled.to_dict()))["notes"][-2:])
