@@ -446,5 +446,5 @@ def _lean(row):
 def test_a_shift_of_two_numbers_is_named(tmp_path):
     made = rows_with_lengths(40)
     made[6]["shift"] = [0.1, 0.2]
-    with pytest.raises(InputError, match=r"row 7: shift holds 2 numbers for 3 values"):
+    with pytest.raises(InputError, match=r"line 7: shift holds 2 numbers for 3 values"):
         evaluated_folder(tmp_path / "short", made)
