@@ -55,6 +55,11 @@ class _DifferentPrompts:
     texts: list[list[str]] | None
     terms: Terms | None
 
+    def along_principal(self, rows: Ints) -> _DifferentPrompts:
+        """Return the prompts with their points along the principal directions of some rows."""
+        mean, directions = kinds.principal(self.points[rows])
+        return replace(self, points=(self.points - mean) @ directions)
+
     def cut(self, rows: Ints, centres: Floats) -> _Clustering:
         """Assign rows to the nearest centres, and learn the words of each cluster."""
         cluster = kinds.nearest(self.points[rows], centres)
@@ -105,10 +110,8 @@ def explain(
     by = by or ("nearest" if texts is None else "words")
     prompts = _different(replace(_checked(coefs, eta, gamma, models, likely), votes=votes), texts, embeddings)
     _check_number(len(prompts.points), clusters, rules.least_prompts)
-    order = rng.permutation(len(prompts.points))
-    first, second = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
-    mean, directions = kinds.principal(prompts.points[first])
-    prompts = replace(prompts, points=(prompts.points - mean) @ directions)
+    first, second = _halves(len(prompts.points), rng)
+    prompts = prompts.along_principal(first)
     clustering = _find(prompts, first, clusters, by, rules.least_prompts, rng)
     cluster = prompts.place(clustering, second, by)
     names, terms = _names(prompts.terms, first, clustering)
@@ -131,10 +134,13 @@ def explain(
         places=clustering.places,
         known=_known(prompts, second, cluster),
     )
-    notes = [*_notes(explanation, rules), _source_note(votes)]
-    if covariates:
-        notes.append(_note_on_covariates(votes, ", ".join(covariates)))
-    return replace(explanation, notes=tuple(notes))
+    return replace(explanation, notes=(*_notes(explanation, rules), *_source_notes(votes, covariates)))
+
+
+def _halves(number: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Return the rows of two random halves, each in order."""
+    order = rng.permutation(number)
+    return np.sort(order[: number // 2]), np.sort(order[number // 2 :])
 
 
 def _recovered(prompts: _DifferentPrompts, clustering: _Clustering, rows: Ints) -> float | None:
@@ -283,17 +289,21 @@ def _notes(explanation: Explanation, rules: Rules) -> list[str]:
     return notes
 
 
-def _source_note(votes: VotesOnPrompts | None) -> str:
-    """Say what changes and intervals come from."""
+def _source_notes(votes: VotesOnPrompts | None, covariates: Sequence[str]) -> Iterator[str]:
+    """Yield what changes and intervals come from, and how covariates count in them."""
     if votes is None:
-        return (
+        yield (
             "Intervals are over prompts; the model's coefficients, which are shrunk, are taken as exact: changes are "
             "too small, and only votes can test them."
         )
-    number = f"{len(votes.kept):,} of the {counted(votes.kept.total, 'vote')}"
-    return (
-        f"Changes and intervals are those that {number} of the model's training show; clusters are by its predictions."
-    )
+    else:
+        number = f"{len(votes.kept):,} of the {counted(votes.kept.total, 'vote')}"
+        yield (
+            f"Changes and intervals are those that {number} of the model's training show; clusters are by its "
+            "predictions."
+        )
+    if covariates:
+        yield _note_on_covariates(votes, ", ".join(covariates))
 
 
 def _note_on_covariates(votes: VotesOnPrompts | None, names: str) -> str:

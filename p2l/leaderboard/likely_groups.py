@@ -54,7 +54,7 @@ def fit_likely_groups(
     Raise ConvergenceError where there is no optimum, or no vote that counts.
     """
     winner, loser, tie = labels.T
-    count = len(likelihood.parameters)
+    count, known = len(likelihood.parameters), _beside_parameters(shift, len(labels), likelihood)
     outcomes = np.asarray(targets(likelihood, tie), dtype=np.float64) * weights[:, None]
     total, groups, size = float(outcomes.sum()), memberships.shape[1], num_models + count
     if not total > 0:
@@ -63,15 +63,10 @@ def fit_likely_groups(
     places = np.column_stack([winner, loser, *(np.full(len(tie), num_models + n) for n in range(count))])
     pairs = (places[:, :, None] * size + places[:, None, :]).reshape(-1)
     precision = np.full(groups * size, _PRIOR_SD**-2 / total)
-    known = np.zeros((2 + count, len(tie)))  # beside the parameters of each vote
-    if shift is not None:
-        known[:2] = shift[:, :2].T
-        if "eta" in likelihood.parameters:
-            known[2 + likelihood.parameters.index("eta")] = shift[:, 2]
 
     def slopes(theta: Floats) -> tuple[float, Floats, Floats]:
-        values = np.einsum("ng,gnp->pn", memberships, theta.reshape(groups, size)[:, places]) + known
-        logs, first, second = derivatives(likelihood, *_named(values, likelihood))
+        values = np.einsum("ng,gnp->pn", memberships, theta.reshape(groups, size)[:, places])
+        logs, first, second = derivatives(likelihood, *_named(values + known, likelihood))
         value = -float((outcomes * logs).sum()) / total
         gradient = -np.einsum("nk,nkp->np", outcomes, first) / total
         return value, gradient, -np.einsum("nk,nkpq->npq", outcomes, second) / total
@@ -104,6 +99,16 @@ def fit_likely_groups(
     theta = point.theta.reshape(groups, size)
     influences = _influences(point, slopes(point.theta)[1], memberships, places, clusters, size, precision / total)
     return LikelyBoards(theta[:, :num_models], theta[:, num_models:], influences[:, :, :num_models])
+
+
+def _beside_parameters(shift: Floats | None, number: int, likelihood: Likelihood) -> Floats:
+    """Return what is known to be added to the parameters (P, N) of each vote."""
+    known = np.zeros((2 + len(likelihood.parameters), number))
+    if shift is not None:
+        known[:2] = shift[:, :2].T
+        if "eta" in likelihood.parameters:
+            known[2 + likelihood.parameters.index("eta")] = shift[:, 2]
+    return known
 
 
 def _named(values: Floats, likelihood: Likelihood) -> tuple[Floats | None, ...]:
