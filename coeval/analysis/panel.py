@@ -428,6 +428,8 @@ def shared_errors(correlation: Floats, count: Floats) -> Floats:
     rho = np.nan_to_num(correlation)
     is_other = ~np.eye(judges, dtype=bool)
     sees = np.where(is_other, rho, 0.0).max(axis=-1) > _LEAST_SHARED
+    # What one who sees no quality has in common with others is chance, and tells nothing of theirs.
+    rho = np.where(sees[..., :, None] & sees[..., None, :], rho, 0.0)
     can_tell = (sees.sum(axis=-1) >= 4)[..., None, None]
     least = np.maximum(_LEAST_SHARED, _SHARED_ERRORS_FROM_CHANCE / np.sqrt(np.maximum(count, 1.0)))
     shared, misfit = _surplus(rho, count, least, none)

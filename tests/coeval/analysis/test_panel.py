@@ -60,6 +60,20 @@ def test_judges_beside_one_who_sees_nothing_are_no_copies() -> None:
     assert not shared_errors(correlation, np.full(correlation.shape, 1e4)).any()
 
 
+def test_what_a_judge_who_sees_nothing_shares_by_chance_makes_no_copies() -> None:
+    # Three judges who agree, one who favours length, and one who says anything: correlations of a planted run.
+    correlation = np.array(
+        [
+            [1.0, 0.86, 0.01, 0.80, 0.48],
+            [0.86, 1.0, 0.11, 0.77, 0.56],
+            [0.01, 0.11, 1.0, 0.02, 0.11],
+            [0.80, 0.77, 0.02, 1.0, 0.55],
+            [0.48, 0.56, 0.11, 0.55, 1.0],
+        ]
+    )
+    assert not shared_errors(correlation, np.full((5, 5), 800.0)).any()
+
+
 def test_two_judges_with_tastes_tell_no_equals_apart() -> None:
     stars = [has_star(fit_of(planted("two judges with strong tastes", seed, equal=True))) for seed in range(20)]
     assert sum(stars) <= 3  # one judge alone is no panel whose tastes are known
