@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -146,18 +147,26 @@ def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
 
 def position_rows(verdicts: Iterable[Preference]) -> tuple[_PositionRow, ...]:
     """Return how often each judge decides for the answer shown first, by name; intervals draw items."""
-    first: dict[str, list[tuple[str, float]]] = {}
-    for preference in verdicts:
-        for winner, side in zip(preference.verdicts, ("model_a", "model_b"), strict=False):
-            if winner in ("model_a", "model_b"):
-                first.setdefault(preference.judge, []).append((preference.datapoint, float(winner == side)))
+    by_judge: dict[str, list[Preference]] = {}
+    for verdict in verdicts:
+        if _for_first(verdict.verdicts):
+            by_judge.setdefault(verdict.judge, []).append(verdict)
     rows = []
-    for judge, decided in sorted(first.items()):
-        points, hits = zip(*decided, strict=True)
-        lower, upper = share_limits(_places(points), np.array(hits))
+    for judge, preferences in sorted(by_judge.items()):
+        decided = [_for_first(preference.verdicts) for preference in preferences]
+        hits = np.array([hit for each in decided for hit in each], dtype=np.float64)
+        points = _places(preference.datapoint for preference in preferences)
+        lower, upper = share_limits(np.repeat(points, [len(each) for each in decided]), hits)
         share = float(np.mean(hits))
         rows.append(_PositionRow(judge, len(hits), share, lower, upper, biased=not lower <= 0.5 <= upper))
     return tuple(rows)
+
+
+@cache
+def _for_first(orders: tuple[str, ...]) -> tuple[bool, ...]:
+    """Return, for each order in which a judge decides for one of the answers, whether for that shown first."""
+    shown_first = zip(orders, ("model_a", "model_b"), strict=False)
+    return tuple(winner == side for winner, side in shown_first if winner in ("model_a", "model_b"))
 
 
 def _places(names: Iterable[str]) -> npt.NDArray[np.int64]:

@@ -62,19 +62,25 @@ class _Solution:
     theta: Floats  # (S,), NaN of students without scores that count; about their mean
     severity: Floats  # c: (T, J), NaN where a judge scored nothing of a task
     item: Floats  # u: (D,)
-    influence: Floats  # (C, S): what each cluster adds to theta
+    influence: Floats  # (C, S): what each cluster adds to theta; (0, S) where it was not asked for
     is_connected: bool  # whether every two students can be compared
 
 
-def solve(table: ScoreTable, judges: JudgeFit, counts: Mask, variance: float) -> _Solution:
-    """Solve for answers with a quality that varies by `variance` about that of student and item."""
+def solve(
+    table: ScoreTable, judges: JudgeFit, counts: Mask, variance: float, *, with_influence: bool = True
+) -> _Solution:
+    """Solve for answers with a quality that varies by `variance` about that of student and item.
+
+    `with_influence`: whether to return what each cluster adds to students' quality; none is empty.
+    """
     scores = np.where(counts, table.scores - table.length[:, None] * judges.excess, 0.0)
     safe = np.where(judges.counting > 0, judges.counting, 1.0)
     w = np.where(judges.counting > 0, 1.0 / safe, 0.0)
     if not (judges.information > 0).any():  # no judge tells answers apart
         ones = np.ones(len(w))
         judges, w = replace(judges, sharpness=ones, noise=ones, counting=ones), ones
-    return _Equations(table, scores, counts, w, judges.sharpness, variance).solution()
+    equations = _Equations(table, scores, counts, w, judges.sharpness, variance)
+    return equations.solution(with_influence=with_influence)
 
 
 class _Task:
@@ -83,7 +89,7 @@ class _Task:
     def __init__(self, whole: _Equations, rows: npt.NDArray[np.intp]) -> None:
         table, b = whole.table, whole.b
         mask, y, psi, kappa, by = whole.mask[rows], whole.y[rows], whole.psi[rows], whole.kappa[rows], whole.by[rows]
-        self.items = np.unique(table.item[rows])
+        self.items = np.flatnonzero(np.bincount(table.item[rows]))
         inverse, g_judge = whole.inverse[self.items], whole.g_judge[self.items]
         scaled = g_judge * inverse[:, None]
         cc = np.diag(whole.w * mask.sum(axis=0)) - np.outer(b, b) * (mask.T @ (kappa[:, None] * mask))
@@ -116,7 +122,7 @@ class _Equations:
         rows = (np.flatnonzero(table.task == task) for task in range(table.tasks))
         self.tasks = [_Task(self, chosen) if len(chosen) else None for chosen in rows]
 
-    def solution(self) -> _Solution:
+    def solution(self, *, with_influence: bool) -> _Solution:
         """Solve for students, then severities, then items."""
         table, students = self.table, self.table.students
         scaled = self.g_student * self.inverse[:, None]
@@ -140,7 +146,7 @@ class _Equations:
         of_item = np.zeros(len(table.items), dtype=np.int64)
         of_item[table.item] = table.task
         item = (self.right_item - self.g_student @ theta - (self.g_judge * c[of_item]).sum(axis=1)) * self.inverse
-        influence = self._influence(theta, c, item) @ inverse
+        influence = self._influence(theta, c, item) @ inverse if with_influence else np.empty((0, students))
         theta = np.where(present, theta - theta[present].mean() if present.any() else theta, np.nan)
         never = np.stack([self.mask[table.task == task].sum(axis=0) == 0 for task in range(table.tasks)])
         severity[never] = np.nan
@@ -364,8 +370,9 @@ def _refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
         return judges  # of two it cannot be told which is sharper; EM takes errors for independent
     start, variance = judges.sharpness, 0.5
     prior = PRIOR * len(table.item) / max(1, len(table.item) - 1)
+    items = [int((np.bincount(table.item[rows]) > 0).sum()) for rows in counts.T]  # of each judge
     for _ in range(_EM_STEPS):
-        solution = solve(table, judges, counts, variance)
+        solution = solve(table, judges, counts, variance, with_influence=False)
         variance = _spread(solution)
         quality, doubt = _posterior(table, judges, counts, solution, variance)
         rest = table.scores - table.length[:, None] * judges.excess
@@ -374,8 +381,7 @@ def _refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
             rows = counts[:, judge]
             x = about_means(quality[rows], table.item[rows], len(table.items))
             y = about_means(rest[rows, judge], table.item[rows], len(table.items))
-            items = len(np.unique(table.item[rows]))
-            free = max(len(x) - items, 1)
+            free = max(len(x) - items[judge], 1)
             square = float((x**2).sum()) + float(doubt[rows].mean()) * free
             sharpness[judge] = max(0.0, (float((x * y).sum()) + prior * start[judge]) / (square + prior))
             left = float(((y - sharpness[judge] * x) ** 2).sum()) / free + sharpness[judge] ** 2 * float(
@@ -456,7 +462,7 @@ def _posterior(
 
 def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
     """Return the fit with judges as they are; None where students cannot be compared."""
-    variance = _spread(solve(table, judges, counts, 0.5))
+    variance = _spread(solve(table, judges, counts, 0.5, with_influence=False))
     solution = solve(table, judges, counts, variance)
     if not solution.is_connected:
         return None

@@ -137,7 +137,7 @@ def verdict_table(loaded: LoadedRun) -> ScoreTable:
     first, second = np.minimum(votes.model_a, votes.model_b), np.maximum(votes.model_a, votes.model_b)
     keys, place = np.unique((votes.datapoint * students + first) * students + second, return_inverse=True)
     given = _SCORES_OF_WINNER[votes.winner]
-    is_single = np.fromiter((len(verdict.verdicts) == 1 for verdict in loaded.verdicts), dtype=bool)
+    is_single = np.array([len(verdict.verdicts) == 1 for verdict in loaded.verdicts], dtype=bool)
     position = _position_effects(votes.where(is_single), students, len(loaded.judges))
     given[is_single] += np.outer(position[votes.judge[is_single]], [-0.5, 0.5])
     is_turned = votes.model_a != first

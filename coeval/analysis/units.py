@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, update_wrapper
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -329,14 +330,18 @@ def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
     """Return preferences as codes of these names: tasks, datapoints, judges and models."""
     tasks, datapoints, judges, models = map(codes_of, names)
     preferences = list(preferences)
+
+    def codes(field: str, places: Mapping[str, int]) -> Codes:
+        return column(map(places.__getitem__, map(attrgetter(field), preferences)))
+
     return Votes(
-        task=column(tasks[vote.task] for vote in preferences),
-        datapoint=column(datapoints[vote.datapoint] for vote in preferences),
-        judge=column(judges[vote.judge] for vote in preferences),
-        model_a=column(models[vote.model_a] for vote in preferences),
-        model_b=column(models[vote.model_b] for vote in preferences),
-        winner=column(WINNERS.index(vote.winner) for vote in preferences),
-        weight=np.array([vote.weight for vote in preferences], dtype=np.float64),
+        task=codes("task", tasks),
+        datapoint=codes("datapoint", datapoints),
+        judge=codes("judge", judges),
+        model_a=codes("model_a", models),
+        model_b=codes("model_b", models),
+        winner=codes("winner", codes_of(WINNERS)),
+        weight=np.fromiter(map(attrgetter("weight"), preferences), dtype=np.float64),
     )
 
 
