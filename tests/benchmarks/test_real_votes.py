@@ -205,7 +205,7 @@ def test_what_being_shown_first_is_worth_is_kept_and_counts(tmp_path: Path) -> N
     first = np.where(np.arange(len(known.labels)) % 11 > 0, 1.0, -1.0)
     held = replace(known, shown_first=first)
     plain = Forecast(np.zeros((30, 3)), None)
-    sided = SidedForecast(plain.coefs, None, None, np.full(30, np.log(10)))
+    sided = SidedForecast(plain.coefs, None, None, side=np.full(30, np.log(10)))
     write_forecast(tmp_path / "kept.npz", sided)
     votes = of_votes(read_forecast(tmp_path / "kept.npz"), held.place)
     assert mean_loss(of_votes(plain, held.place), held, "bt") == pytest.approx(np.log(2))
