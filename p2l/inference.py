@@ -196,6 +196,11 @@ class P2L:
         self._network = model
 
     @property
+    def covariates(self) -> tuple[str, ...]:
+        """Names of the covariates of votes that it was trained with, which coefficients leave out."""
+        return self._network.covariate_names
+
+    @property
     def device(self) -> torch.device:
         """The device that torch computes on."""
         return next(self.model.parameters()).device

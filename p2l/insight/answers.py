@@ -102,7 +102,7 @@ def ask(
         texts=texts,
         embeddings=_matrix(vectors, f"{prompts}: column {column!r}") if vectors else joined("hidden"),
         votes=_votes_on(kept, p2l.likelihood, texts, places),
-        covariates=() if p2l.model.covariates is None else p2l.model.covariates.names,
+        covariates=p2l.covariates,
     )
 
 

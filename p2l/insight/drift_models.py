@@ -229,9 +229,8 @@ def _notes(models: Mapping[str, P2L], names: Sequence[str]) -> list[str]:
             "differ too: run `p2l posterior`, or leave small changes out (--least-change)."
         ]
     for path, model in models.items():
-        kept, covariates = model.kept_votes, model.model.covariates
-        if covariates is not None and kept is not None and kept.shift is None:
-            names = ", ".join(covariates.names)
+        if model.covariates and model.kept_votes is not None and model.kept_votes.shift is None:
+            names = ", ".join(model.covariates)
             notes.append(
                 f"warning: {path} keeps votes without values of its covariates ({names}): changes hold theirs."
             )

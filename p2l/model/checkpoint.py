@@ -93,6 +93,12 @@ def read_json(file: Path, *, missing: Any = None) -> Any:
         raise CheckpointError(f"{file}: cannot be read as JSON: {error}; copy it again") from error
 
 
+def covariate_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the covariates that a folder's model was trained with; maybe none."""
+    file = folder / COVARIATES_FILE
+    return tuple(read_object(file).get("names", ())) if file.is_file() else ()
+
+
 def read_object(file: Path, *, missing: Any = None) -> dict[str, Any]:
     """Read a JSON object as `read_json` does; CheckpointError for any other JSON."""
     content = read_json(file, missing=missing)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from p2l import likelihood
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model import bert
-from p2l.model.checkpoint import P2LRecord, check_fit, map_weights, read_model_list, read_object
+from p2l.model.checkpoint import P2LRecord, check_fit, covariate_names, map_weights, read_model_list, read_object
 from p2l.model.encoding import Encoding
 from p2l.model.posterior import Posterior
 from p2l.model.reader_inputs import ReaderConfig, read_config
@@ -56,6 +56,7 @@ class LightReader:
         self.record = _record(folder)
         self.likelihood = likelihood.get(self.record.loss_type)
         self.model_list = read_model_list(folder)
+        self.covariate_names = covariate_names(folder)
         self.posterior = Posterior.load(folder, len(self.model_list), library="numpy")
         self._config = config
         weights = map_weights(folder)

@@ -240,6 +240,11 @@ class P2LModel(nn.Module):
         return hasattr(self.model, "inputs")
 
     @property
+    def covariate_names(self) -> tuple[str, ...]:
+        """Of the covariates of votes that it was trained with; maybe none."""
+        return () if self.covariates is None else self.covariates.names
+
+    @property
     def num_embeddings(self) -> int:
         """V, the number of token or feature ids."""
         return int(self.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
