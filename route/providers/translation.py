@@ -160,16 +160,18 @@ def translated(who: str, translate: Callable[[JSON], JSON], request: JSON) -> JS
 def without_thoughts(request: JSON) -> JSON:
     """Return a request without the thoughts that Mistral's models put among the parts of an answer, and note them."""
     messages = request.get("messages") or []
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    note_dropped(*(f"messages.{name}" for name in ("reasoning_details",) if any(each.get(name) for each in answers)))
     if not any(_holds_thoughts(message) for message in messages):
         return request
     note_dropped("messages.thinking")
-    answers = [
+    without = [
         {**message, "content": [part for part in message["content"] if not _is_thought(part)]}
         if _holds_thoughts(message)
         else message
         for message in messages
     ]
-    return {**request, "messages": answers}
+    return {**request, "messages": without}
 
 
 def _holds_thoughts(message: JSON) -> bool:

@@ -214,6 +214,7 @@ def _check_fields(body: JSON, notes: Notes) -> None:
     for field, why in _REFUSED.items():
         if body.get(field):
             raise InputError(f"{field}: {why}")
+    object_in(body, "thinking")  # raises where it is none
     for field, why in _ANTHROPICS.items():
         if body.get(field):
             notes.block(f"{field}: {why}")

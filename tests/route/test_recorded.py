@@ -139,6 +139,17 @@ def test_kinds_of_tomorrow_pass_to_their_own_protocol_and_are_refused_elsewhere(
     asyncio.run(main())
 
 
+def test_a_malformed_thinking_is_refused_whoever_would_answer() -> None:
+    async def main() -> None:
+        async with replaying() as replay:
+            body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "thinking": "much"}
+            for model in ("anthropic", "gemini"):
+                status, _, text = await replay.post("/v1/messages", {**body, "direct_model": model}, {})
+                assert (status, "thinking: must be an object" in text) == (400, True)
+
+    asyncio.run(main())
+
+
 def test_what_only_its_own_protocol_has_is_refused_elsewhere() -> None:
     async def main() -> None:
         async with replaying() as replay:
