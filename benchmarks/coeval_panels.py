@@ -59,6 +59,7 @@ class Panel:
             task=np.zeros(items * students, dtype=np.int64),
             scores=self.scores.reshape(-1, judges).copy(),
             own=np.zeros((items * students, judges), dtype=bool),
+            wrote=np.zeros(items * students, dtype=bool),
             length=np.zeros(items * students),
             cluster=np.arange(items),
             items=np.arange(items),

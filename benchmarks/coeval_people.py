@@ -137,6 +137,7 @@ def _fit(verdicts: Floats) -> Fit:
             task=np.zeros(2 * pairs, dtype=np.int64),
             scores=scores,
             own=np.zeros(scores.shape, dtype=bool),
+            wrote=np.zeros(len(scores), dtype=bool),
             length=np.zeros(2 * pairs),
             cluster=np.arange(pairs),
             items=np.arange(pairs),

@@ -1,6 +1,6 @@
 """Runs of CoEval with planted truths: what its analysis finds of them, beside what plain means and their tests find.
 
-python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking votes families coverage]
+python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking votes families coverage own-items]
 
 Runs are written to a temporary folder in the format of `coeval run` and analysed by the reports of `coeval analyze`.
 Each table has a column for what was done before: plain means of all scores, with percentile intervals of a bootstrap
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from benchmarks.tables import share, table
 from coeval.analysis.bias import family_rows, self_preference_rows
 from coeval.analysis.judge_tests import bias_tests
+from coeval.analysis.own_items import own_items as own_items_of
 from coeval.analysis.statistics import kendall
 from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_rows
@@ -210,6 +211,24 @@ def sampled(seed: int, items: int, high: float = 0.65) -> Planted:
     return Planted(levels, ("a", "b"), tuple("jklm"), ["ada"] * items, prompts, np.full((items, 2), 50), truth)
 
 
+def at_home(seed: int, advantage: float, students: str = "abc", *, skilled: bool = False, items: int = 80) -> Planted:
+    """Students of whom all but the last, or both of two, wrote the items in turn; the first is better at its own.
+
+    They are alike at items of others, or `skilled`: evenly apart by 0.8.
+    """
+    rng = np.random.default_rng(seed)
+    names, writers = tuple(students), students if len(students) == 2 else students[:-1]
+    teachers = [writers[place % len(writers)] for place in range(items)]
+    skill = rng.permutation(np.linspace(-0.4, 0.4, len(names))) if skilled else np.zeros(len(names))
+    quality = 0.6 * rng.normal(size=(items, 1)) + 0.7 * rng.normal(size=(items, len(names)))
+    quality[:, 0] += advantage * (np.arange(items) % len(writers) == 0)
+    quality += skill
+    levels = np.stack([graded(quality + 0.4 * rng.normal(size=quality.shape), rng, (-0.6, 0.5), 0.3)] * 2, axis=2)
+    levels[:, :, 1] = graded(quality + 0.5 * rng.normal(size=quality.shape), rng, (-0.5, 0.6), 0.3)
+    prompts, tokens = [words(rng, 12) for _ in range(items)], np.full(quality.shape, 50)
+    return Planted(levels, names, ("j", "k"), teachers, prompts, tokens, dict(zip(names, skill.tolist(), strict=True)))
+
+
 # What was done before: plain means of all scores, and draws of single items.
 
 
@@ -342,6 +361,29 @@ def families(runs: int) -> Iterator[Row]:
     yield "honest judges flagged", share(sum(flagged.values()) / runs / (len(KIN) - 1), 1), share(np.mean(honest))
 
 
+def own_items(runs: int) -> Iterator[Row]:
+    """Students of whom all but one wrote the items; the first has an advantage at its own."""
+    for students in ("abc", "abcd"):
+        for advantage in (0.0, 0.3, 0.6, 1.2):
+            alike = partial(at_home, students=students, advantage=advantage)
+            stars, found, hits, fits, plain = 0, 0, [], [], []
+            for _, loaded in runs_of(alike, runs):
+                pairs = differences(loaded)
+                stars += any(pair.significant for pair in pairs)
+                hits += [pair.fit_lower <= 0.0 <= pair.fit_upper for pair in pairs]
+                found += any(row.flagged for row in own_items_of(loaded) if row.student == "a")
+            for run, loaded in runs_of(partial(alike, skilled=True), runs):
+                truth = np.array([run.truth[name] for name in loaded.students])
+                rows = {row.student: row.fit or 0.0 for row in student_rows(loaded)}
+                fits.append(kendall(truth, np.array([rows[name] for name in loaded.students])) or 0.0)
+                plain.append(kendall(truth, plain_means(loaded)) or 0.0)
+            about = f"{len(students)} students, all but one wrote items, the first better by {advantage} at its own"
+            yield f"{about}: found", share(found / runs), ""
+            yield f"{about}: stars for equals", share(stars / runs, 1), ""
+            yield f"{about}: intervals of differences that hold zero", f"{np.mean(hits):.3f}", ""
+            yield f"{about}: Kendall's tau where they differ", f"{np.mean(fits):.3f}", f"{np.mean(plain):.3f}"
+
+
 def leads(loaded: LoadedRun, formula: str) -> bool:
     """Whether the two strong teachers come first."""
     return {row.teacher for row in teacher_rows(loaded, formula)[:2]} == STRONG
@@ -375,6 +417,7 @@ SECTIONS: Mapping[str, Callable[[int], Iterator[Row]]] = {
     "votes": votes,
     "families": families,
     "coverage": coverage,
+    "own-items": own_items,
 }
 
 

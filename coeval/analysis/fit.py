@@ -12,11 +12,12 @@ scores). It is fitted in three steps, each of which needs sums over items alone:
    that are missing by student too.
 3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2,
    or less where it errs as others do or where tastes outweigh noise (`coeval.analysis.panel`); its scores of its own
-   answers do not, where others scored these.
+   answers do not, where others scored these. What a student gains at items that it wrote itself is a fixed effect too
+   (`coeval.analysis.advantages`): its quality is that at items of others.
 
 Intervals come from what each cluster of items adds to theta (a sandwich; `coeval.analysis.statistics`).
 
-Shapes: R answers, J judges, S students, D items, T tasks, C clusters.
+Shapes: R answers, J judges, S students, D items, T tasks, C clusters, A advantages.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.advantages import Advantages, designs, kept_share
 from coeval.analysis.panel import (
     LEAST_NOISE,
     PRIOR,
@@ -37,16 +39,13 @@ from coeval.analysis.panel import (
     fit_judges,
     length_worth,
     score_table,
-    two_way,
     verdict_table,
     weighed_panel,
 )
-from coeval.analysis.statistics import Codes, Floats, holm, influence_variance, t_limits, two_sided
+from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, once
 
 _EM_STEPS = 12
-_SIGNIFICANT = 0.05
-_LEAST_DESIGN = 1e-6  # of squares of what tells an advantage from students and items
 _LEAST_LEFT = 0.02  # share of an error that has to be left for it to count
 _MUCH_SHARPER = 0.2  # reliability
 _MUCH_TASTE = 0.02  # variance of tastes, as a share of that of scores within items
@@ -63,14 +62,23 @@ class _Solution:
     severity: Floats  # c: (T, J), NaN where a judge scored nothing of a task
     item: Floats  # u: (D,)
     influence: Floats  # (C, S): what each cluster adds to theta; (0, S) where it was not asked for
-    is_connected: bool  # whether every two students can be compared
+    is_connected: bool  # whether every two students can be compared, and advantages told from them
+    advantage: Floats  # (A,): at items of their own
+    of_advantage: Floats  # (C, A): what each cluster adds to these
 
 
 def solve(
-    table: ScoreTable, judges: JudgeFit, counts: Mask, variance: float, *, with_influence: bool = True
+    table: ScoreTable,
+    judges: JudgeFit,
+    counts: Mask,
+    variance: float,
+    advantages: Advantages | None = None,
+    *,
+    with_influence: bool = True,
 ) -> _Solution:
     """Solve for answers with a quality that varies by `variance` about that of student and item.
 
+    `advantages`: at items of their own, that are solved for beside students.
     `with_influence`: whether to return what each cluster adds to students' quality; none is empty.
     """
     scores = np.where(counts, table.scores - table.length[:, None] * judges.excess, 0.0)
@@ -79,7 +87,7 @@ def solve(
     if not (judges.information > 0).any():  # no judge tells answers apart
         ones = np.ones(len(w))
         judges, w = replace(judges, sharpness=ones, noise=ones, counting=ones), ones
-    equations = _Equations(table, scores, counts, w, judges.sharpness, variance)
+    equations = _Equations(table, scores, counts, w, judges.sharpness, variance, advantages)
     return equations.solution(with_influence=with_influence)
 
 
@@ -95,27 +103,43 @@ class _Task:
         cc = np.diag(whole.w * mask.sum(axis=0)) - np.outer(b, b) * (mask.T @ (kappa[:, None] * mask))
         cc -= scaled.T @ g_judge
         weighted = psi[:, None] * mask * b
-        cross = np.stack([np.bincount(table.student[rows], column, minlength=table.students) for column in weighted.T])
+        cross = np.stack([np.bincount(whole.group[rows], column, minlength=whole.groups) for column in weighted.T])
         self.cross = cross - scaled.T @ whole.g_student[self.items]
         self.right = whole.w * y.sum(axis=0) - b * (mask.T @ (kappa * by)) - scaled.T @ whole.right_item[self.items]
         self.inverse = np.linalg.pinv(cc, rcond=1e-9, hermitian=True)
 
 
 class _Equations:
-    """The normal equations of severities, students, items and answers; the answers are eliminated."""
+    """The normal equations of severities, students, items and answers; the answers are eliminated.
 
-    def __init__(self, table: ScoreTable, y: Floats, counts: Mask, w: Floats, sharpness: Floats, tau: float) -> None:
+    They are set up for G groups of answers, each student being one, and where it has an advantage its answers to items
+    of its own another (`coeval.analysis.advantages`).
+    """
+
+    def __init__(
+        self,
+        table: ScoreTable,
+        y: Floats,
+        counts: Mask,
+        w: Floats,
+        sharpness: Floats,
+        tau: float,
+        advantages: Advantages | None,
+    ) -> None:
         self.table, self.y, self.mask, self.w = table, y, counts.astype(np.float64), w
+        self.group = table.student if advantages is None else advantages.group
+        self.design = None if advantages is None else advantages.design
+        self.groups = table.students if advantages is None else len(advantages.design)
         self.sharpness, self.b = sharpness, w * sharpness
         precision = self.mask @ (self.b * sharpness)  # of what judges tell of an answer's quality
         self.psi = 1.0 / (1.0 + tau * precision)
         self.phi, self.kappa = self.psi * precision, tau * self.psi
         self.by = y @ self.b
-        items, students = len(table.items), table.students
+        items, groups = len(table.items), self.groups
         weight = np.bincount(table.item, self.phi, minlength=items)
         self.inverse = np.divide(1.0, weight, out=np.zeros(items), where=weight > 0)
-        cells = np.bincount(table.item * students + table.student, self.phi, minlength=items * students)
-        self.g_student = cells.reshape(items, students)
+        cells = np.bincount(table.item * groups + self.group, self.phi, minlength=items * groups)
+        self.g_student = cells.reshape(items, groups)
         weighted = self.psi[:, None] * self.mask * self.b
         self.g_judge = np.stack([np.bincount(table.item, column, minlength=items) for column in weighted.T], axis=1)
         self.right_item = np.bincount(table.item, self.psi * self.by, minlength=items)
@@ -123,46 +147,73 @@ class _Equations:
         self.tasks = [_Task(self, chosen) if len(chosen) else None for chosen in rows]
 
     def solution(self, *, with_influence: bool) -> _Solution:
-        """Solve for students, then severities, then items."""
+        """Solve for students and advantages, then severities, then items."""
         table, students = self.table, self.table.students
         scaled = self.g_student * self.inverse[:, None]
-        matrix = np.diag(np.bincount(table.student, self.phi, minlength=students)) - scaled.T @ self.g_student
-        right = np.bincount(table.student, self.psi * self.by, minlength=students) - scaled.T @ self.right_item
+        matrix = np.diag(np.bincount(self.group, self.phi, minlength=self.groups)) - scaled.T @ self.g_student
+        right = np.bincount(self.group, self.psi * self.by, minlength=self.groups) - scaled.T @ self.right_item
         for task in self.tasks:
             if task is not None:
                 matrix -= task.cross.T @ task.inverse @ task.cross
                 right -= task.cross.T @ (task.inverse @ task.right)
+        if self.design is not None:
+            matrix, right = self.design.T @ matrix @ self.design, self.design.T @ right
         present = np.bincount(table.student, self.phi, minlength=students) > 0
         values, vectors = np.linalg.eigh(matrix)
         # Directions that no comparison tells apart have an eigenvalue of zero; the mean of all students is one.
         is_compared = values > 1e-7 * max(float(self.phi.sum()) / max(students, 1), 1e-12)
         inverse = (vectors[:, is_compared] / values[is_compared]) @ vectors[:, is_compared].T
-        theta = inverse @ right
-        severity = np.full((table.tasks, table.judges), np.nan)
-        for number, task in enumerate(self.tasks):
-            if task is not None:
-                severity[number] = task.inverse @ (task.right - task.cross @ theta)
-        c = np.nan_to_num(severity)
-        of_item = np.zeros(len(table.items), dtype=np.int64)
-        of_item[table.item] = table.task
-        item = (self.right_item - self.g_student @ theta - (self.g_judge * c[of_item]).sum(axis=1)) * self.inverse
-        influence = self._influence(theta, c, item) @ inverse if with_influence else np.empty((0, students))
+        solved = inverse @ right
+        quality, freely = solved, solved
+        if self.design is not None:
+            free = solved[students:]
+            kept = kept_share(free, np.diag(inverse)[students:]) * free
+            left = np.linalg.pinv(matrix[:students, :students], rcond=1e-9, hermitian=True)
+            theta = left @ (right[:students] - matrix[:students, students:] @ kept)
+            quality, freely = self.design @ np.concatenate([theta, kept]), self.design @ solved
+        severity, item = self._severities_and_items(quality)
+        influence = np.empty((0, len(solved)))
+        if with_influence:
+            of_all = (severity, item) if self.design is None else self._severities_and_items(freely)
+            influence = self._influence(freely, *of_all)
+            influence = (influence if self.design is None else influence @ self.design) @ inverse
+        theta = quality[:students]
         theta = np.where(present, theta - theta[present].mean() if present.any() else theta, np.nan)
         never = np.stack([self.mask[table.task == task].sum(axis=0) == 0 for task in range(table.tasks)])
         severity[never] = np.nan
-        return _Solution(theta, severity, item, influence, int(is_compared.sum()) >= int(present.sum()) - 1)
+        return _Solution(
+            theta=theta,
+            severity=severity,
+            item=item,
+            influence=influence[:, :students],
+            is_connected=int(is_compared.sum()) >= int(present.sum()) - 1 + len(solved) - students,
+            advantage=solved[students:],
+            of_advantage=influence[:, students:],
+        )
 
-    def _influence(self, theta: Floats, severity: Floats, item: Floats) -> Floats:
-        """Return the share of each cluster in the equations of students, (C, S), severities being eliminated."""
+    def _severities_and_items(self, quality: Floats) -> tuple[Floats, Floats]:
+        """Return severities (T, J), NaN of tasks without scores, and items (D,), given qualities of groups (G,)."""
+        table = self.table
+        severity = np.full((table.tasks, table.judges), np.nan)
+        for number, task in enumerate(self.tasks):
+            if task is not None:
+                severity[number] = task.inverse @ (task.right - task.cross @ quality)
+        c = np.nan_to_num(severity)
+        of_item = np.zeros(len(table.items), dtype=np.int64)
+        of_item[table.item] = table.task
+        item = (self.right_item - self.g_student @ quality - (self.g_judge * c[of_item]).sum(axis=1)) * self.inverse
+        return severity, item
+
+    def _influence(self, of_group: Floats, severity: Floats, item: Floats) -> Floats:
+        """Return the share of each cluster in the equations of groups, (C, G), severities being eliminated."""
+        severity = np.nan_to_num(severity)
         table, clusters = self.table, int(self.table.cluster.max(initial=-1)) + 1
-        quality = theta[table.student] + item[table.item]
+        quality = of_group[self.group] + item[table.item]
         rest = self.mask * (self.y - severity[table.task] - self.sharpness * quality[:, None])
         evidence = rest @ self.b
         cluster = table.cluster[table.item]
-        cells = np.bincount(
-            cluster * table.students + table.student, self.psi * evidence, minlength=clusters * table.students
-        )
-        scores: Floats = cells.reshape(clusters, table.students).astype(np.float64)
+        cells = np.bincount(cluster * self.groups + self.group, self.psi * evidence, minlength=clusters * self.groups)
+        scores: Floats = cells.reshape(clusters, self.groups).astype(np.float64)
         of_judge = self.w * rest - self.b * self.mask * (self.kappa * evidence)[:, None]
         for number, task in enumerate(self.tasks):
             if task is None:
@@ -192,6 +243,7 @@ class Fit:
     exposure: Floats  # (S,): variance that tastes of variance 1 add to a score, by the judges who gave it
     controlled: Floats  # (S,): the score at average length; NaN where lengths are not known or never vary
     controlled_influence: Floats  # (C, S)
+    advantages: Advantages | None  # at items of their own, that the scores are without
 
     def answered(self) -> Floats:
         """Return how many answers of each student to each item the fit rests on, (D, S)."""
@@ -217,95 +269,27 @@ class Fit:
                 both = answered[:, a] & answered[:, b]
                 yield a, b, np.bincount(cluster[both], minlength=clusters).astype(np.float64)
 
+    @property
+    def at_home(self) -> Mask:
+        """Return which answers (R,) tell of a student's advantage at items of its own, not of its quality."""
+        if self.advantages is None:
+            return np.zeros(len(self.table.item), dtype=bool)
+        return self.table.wrote & self.advantages.is_own[self.table.student]
+
+    def shares_of(self, a: int, b: int, shared: Floats) -> Floats:
+        """Return each cluster's share (C,) of what tells two students apart, who `shared` (C,) items.
+
+        Where one has an advantage at items of its own, what tells of it are its answers to those of others.
+        """
+        if self.advantages is not None and self.advantages.is_own[[a, b]].any():
+            return np.asarray(self.advantages.shares[:, [a, b]].mean(axis=1))
+        return np.asarray(shared / shared.sum())
+
 
 @once
 def fit_run(loaded: LoadedRun) -> Fit | None:
-    """Return the fit of a run; None where no score is there, or nothing connects its students.
-
-    Answers of a student to items that it wrote itself do not count where it is better at these beyond chance.
-    """
-    table = score_table(loaded)
-    flagged = np.array([row.student for row in own_items(loaded) if row.flagged], dtype=np.int64)
-    if not len(flagged):
-        return _first_fit(loaded)
-    out = _is_own_item(loaded, table) & np.isin(table.student, flagged)
-    return fit_table(replace(table, scores=np.where(out[:, None], np.nan, table.scores)))
-
-
-@once
-def _first_fit(loaded: LoadedRun) -> Fit | None:
+    """Return the fit of a run; None where no score is there, or nothing connects its students."""
     return fit_table(score_table(loaded))
-
-
-@dataclass(frozen=True)
-class OwnItems:
-    """How much better a student is at items that it wrote itself than at those of others, in scores."""
-
-    student: int
-    effect: float
-    lower: float
-    upper: float
-    p_value: float  # one-sided
-    flagged: bool  # p below 0.05 after Holm's correction for all students who wrote items
-    items: int  # that it wrote and answered
-
-
-def _is_own_item(loaded: LoadedRun, table: ScoreTable) -> Mask:
-    """Return which answers (R,) are of students to items of their own."""
-    writer = loaded.student_codes("teacher")[loaded.datapoint_teacher[table.items]]
-    return np.asarray(writer[table.item] == table.student)
-
-
-@once
-def own_items(loaded: LoadedRun) -> tuple[OwnItems, ...]:
-    """Test every student who wrote items, and answered others' too, for an advantage on its own.
-
-    All advantages are fitted together by least squares, students and items being fixed effects, to the quality that the
-    panel sees in each answer.
-    """
-    fit = _first_fit(loaded)
-    if fit is None:
-        return ()
-    table, judges, solution = fit.table, fit.judges, fit.solution
-    b, below = judges.evidence, fit.counts @ (judges.evidence * judges.sharpness)
-    expected = np.nan_to_num(solution.severity)[table.task] + table.length[:, None] * judges.excess
-    rows = np.flatnonzero(below > 0)
-    seen = fit.scale * (np.where(fit.counts, table.scores - expected, 0.0) @ b)[rows] / below[rows]
-    student, item, is_own = table.student[rows], table.item[rows], _is_own_item(loaded, table)[rows]
-    sizes = (len(table.items), table.students)
-    writers = np.unique(student[is_own])
-    columns = [two_way((is_own & (student == writer)).astype(np.float64), item, student, sizes) for writer in writers]
-    known = [place for place, column in enumerate(columns) if float(column @ column) > _LEAST_DESIGN]
-    if not known:
-        return ()
-    writers, design = writers[known], np.stack([columns[place] for place in known], axis=1)
-    quality = two_way(seen, item, student, sizes)
-    inverse = np.linalg.pinv(design.T @ design, rcond=1e-9, hermitian=True)
-    effect = inverse @ design.T @ quality
-    rest = quality - design @ effect
-    cluster, clusters = table.cluster[item], int(table.cluster.max(initial=-1)) + 1
-    influence, shares = (
-        np.stack([np.bincount(cluster, column, minlength=clusters) for column in values.T], axis=1).astype(np.float64)
-        for values in (design * rest[:, None], design**2)
-    )
-    spread = influence_variance(effect, influence @ inverse, shares / shares.sum(axis=0))
-    low, high = t_limits(effect, spread.variance, spread.freedom)
-    two = two_sided(effect, spread.variance, spread.freedom)
-    p_values = np.where(effect > 0, two / 2.0, 1.0 - two / 2.0)
-    is_flagged = holm(p_values.tolist()) < _SIGNIFICANT
-    number = np.bincount(student[is_own], minlength=table.students)
-    return tuple(
-        OwnItems(
-            student=int(writer),
-            effect=float(effect[place]),
-            lower=float(low[place]),
-            upper=float(high[place]),
-            p_value=float(p_values[place]),
-            flagged=bool(is_flagged[place]),
-            items=int(number[writer]),
-        )
-        for place, writer in enumerate(writers)
-    )
 
 
 @once
@@ -462,9 +446,12 @@ def _posterior(
 
 def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
     """Return the fit with judges as they are; None where students cannot be compared."""
-    variance = _spread(solve(table, judges, counts, 0.5, with_influence=False))
-    solution = solve(table, judges, counts, variance)
-    if not solution.is_connected:
+    for advantages in designs(table, counts):
+        variance = _spread(solve(table, judges, counts, 0.5, advantages, with_influence=False))
+        solution = solve(table, judges, counts, variance, advantages)
+        if solution.is_connected:
+            break
+    else:
         return None
     informative = judges.information if (judges.information > 0).any() else np.ones(table.judges)
     sharpness = judges.sharpness if (judges.information > 0).any() else np.ones(table.judges)
@@ -483,6 +470,8 @@ def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
     of_level = np.bincount(table.cluster, level - level.mean(), minlength=clusters) / len(table.items)
     influence = scale * solution.influence + of_level[:, None]
     shares = np.repeat(of_items[:, None], table.students, axis=1)
+    if advantages is not None:
+        shares = np.where(advantages.is_own, advantages.shares, shares)
     controlled, moved = _controlled(table, judges, counts, scale)
     return Fit(
         table=table,
@@ -495,6 +484,7 @@ def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
         influence=influence,
         shares=shares,
         exposure=scale**2 * _exposure(table, counts, judges),
+        advantages=advantages,
         controlled=score - controlled,
         controlled_influence=influence - moved,
     )

@@ -62,6 +62,7 @@ class ScoreTable:
     task: Codes  # (R,)
     scores: Floats  # (R, J), NaN where there is none
     own: Mask  # (R, J): the judge gave the answer itself
+    wrote: Mask  # (R,): the student wrote the item itself
     length: Floats  # (R,): logarithm of tokens, about its mean; all 0 where lengths are not known
     cluster: Codes  # (D,): items of one prompt
     items: Codes  # (D,): places of the items in the run
@@ -78,7 +79,7 @@ class ScoreTable:
         items, item = np.unique(self.item[rows], return_inverse=True)
         return replace(
             self,
-            **{name: getattr(self, name)[rows] for name in ("student", "task", "scores", "own", "length")},
+            **{name: getattr(self, name)[rows] for name in ("student", "task", "scores", "own", "wrote", "length")},
             item=item,
             cluster=np.unique(self.cluster[items], return_inverse=True)[1],
             items=self.items[items],
@@ -114,6 +115,7 @@ def score_table(loaded: LoadedRun) -> ScoreTable:
         task=pairs.task[first],
         scores=scores,
         own=student[:, None] == loaded.student_codes("judge"),
+        wrote=np.asarray(loaded.student_codes("teacher")[loaded.datapoint_teacher[pairs.datapoint[first]]] == student),
         length=length,
         cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
         items=items,
@@ -155,6 +157,7 @@ def verdict_table(loaded: LoadedRun) -> ScoreTable:
         task=np.repeat(task, 2),
         scores=scores,
         own=np.repeat(_judges_itself(student.reshape(-1, 2), loaded), 2, axis=0),
+        wrote=np.zeros(2 * len(keys), dtype=bool),
         length=np.zeros(2 * len(keys)),
         cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
         items=items,

@@ -399,7 +399,7 @@ def panel_scores(loaded: LoadedRun, weights: Floats | None = None) -> tuple[Scor
         evidence, sharpness = np.ones(table.judges), np.ones(table.judges)
     rest = np.where(fit.counts, table.scores - severity - table.length[:, None] * judges.excess, 0.0) @ evidence
     below = fit.counts @ (evidence * sharpness)
-    quality = np.divide(rest, below, out=np.full(len(rest), np.nan), where=below > 0)
+    quality = np.divide(rest, below, out=np.full(len(rest), np.nan), where=(below > 0) & ~fit.at_home)
     return table, np.clip(fit.level[table.item] + fit.scale * (quality - solution.item[table.item]), 0.0, 1.0)
 
 

@@ -19,8 +19,9 @@ from typing import Annotated, TypeAlias
 import numpy as np
 
 from coeval.analysis.agreement import Reliability, overall_reliability
-from coeval.analysis.fit import Fit, fit_run, own_items, task_fits
+from coeval.analysis.fit import Fit, fit_run, task_fits
 from coeval.analysis.judge_tests import PanelWorth, panel_worth
+from coeval.analysis.own_items import OwnItemsRow, own_items
 from coeval.analysis.statistics import (
     Codes,
     Floats,
@@ -48,7 +49,6 @@ from coeval.analysis.tables import (
     barred,
     estimated,
     named,
-    toned,
 )
 from coeval.analysis.units import LoadedRun, Pairs, Report, Units, once, score_weights
 from coeval.analysis.variance import MissingRow, PairPower, VarianceRow, missing_rows, pair_power, variance_rows
@@ -185,22 +185,6 @@ class _HammingRow:
 
 
 @dataclass(frozen=True)
-class OwnItemsRow:
-    """How much better a student is at items that it wrote itself."""
-
-    student: StudentName
-    effect: Annotated[
-        float, toned("advantage", "its score on its own items beyond that on others', as others do there")
-    ]
-    lower: float
-    upper: float
-    p_value: Annotated[float, Shown("p", "one-sided", 4)]
-    # Where they count, its answers to its own items are left out of the fit.
-    flagged: Annotated[bool, Shown("left out", "p below 0.05 after Holm's correction: these answers do not count")]
-    items: ItemCount
-
-
-@dataclass(frozen=True)
 class StudentReport(Report):
     """Report student-report."""
 
@@ -255,12 +239,7 @@ def student_report(loaded: LoadedRun) -> StudentReport:
         hamming=_hamming_rows(labels),
         reliability=overall_reliability(loaded),
         panel=panel_worth(loaded),
-        own_items=tuple(
-            OwnItemsRow(
-                loaded.students[row.student], row.effect, row.lower, row.upper, row.p_value, row.flagged, row.items
-            )
-            for row in own_items(loaded)
-        ),
+        own_items=own_items(loaded),
         missing=missing_rows(loaded),
     )
 
@@ -509,7 +488,7 @@ def fitted_pairs(fit: Fit) -> Iterator[tuple[tuple[int, int], tuple[Difference, 
     """Yield every two students with the test of their difference, and the variance of their scores (2,)."""
     for a, b, items in fit.shared():
         if items.sum() > 1:
-            influence, shares = fit.influence[:, [a, b]], (items / items.sum())[:, None]
+            influence, shares = fit.influence[:, [a, b]], fit.shares_of(a, b, items)[:, None]
             difference = np.array([fit.scale * (fit.solution.theta[a] - fit.solution.theta[b])])
             exposure, taste = fit.exposure[[a, b]], fit.judges.taste
             gap = influence_variance(difference, influence[:, :1] - influence[:, 1:], shares)

@@ -12,9 +12,10 @@ from coeval.analysis.agreement import JudgeReport, Reliability
 from coeval.analysis.coverage import CoverageSummary, SummaryReport
 from coeval.analysis.distribution import InteractionMatrix, JudgeConsistency, ScoreDistribution
 from coeval.analysis.judge_tests import PanelWorth
+from coeval.analysis.own_items import OwnItemsRow
 from coeval.analysis.people import Calibration
 from coeval.analysis.robust import RobustSummary
-from coeval.analysis.students import OwnItemsRow, StudentPair, StudentReport, StudentRow
+from coeval.analysis.students import StudentPair, StudentReport, StudentRow
 from coeval.analysis.teachers import TeacherReport
 from coeval.analysis.variance import MissingRow
 from coeval.pairs.board import PairsReport
@@ -44,13 +45,28 @@ def students(report: StudentReport) -> list[str]:
 
 
 def own_items_sentences(rows: Sequence[OwnItemsRow]) -> list[str]:
-    """Return which students are better at items that they wrote themselves, beyond chance."""
-    return [
-        f"{row.student} is better by {estimate_text(row.effect, row.lower, row.upper)} at items that it wrote itself "
-        "than at those of others; its answers to its own do not count."
-        for row in rows
-        if row.flagged
-    ]
+    """Return which students are better at items that they wrote themselves, beyond chance, or of whom none can tell."""
+    sentences, in_common = [], [row for row in rows if row.flagged and row.in_common]
+    for row in rows:
+        if row.effect is not None and row.flagged and not row.in_common:
+            figure = estimate_text(row.effect, row.lower, row.upper)
+            sentences.append(
+                f"{row.student} is better by {figure} at items that it wrote itself than at those of others; its score "
+                "is without that."
+            )
+    if in_common and in_common[0].effect is not None:
+        figure = estimate_text(in_common[0].effect, in_common[0].lower, in_common[0].upper)
+        sentences.append(
+            f"{_names_text([row.student for row in in_common])} are better by {figure} at items that they wrote "
+            "themselves, taken for alike; their scores are without that."
+        )
+    unknown = [row.student for row in rows if row.effect is None]
+    if unknown:
+        sentences.append(
+            f"What {_names_text(unknown)} gained at items of its own cannot be told from quality, for want of answers "
+            "to items of others: its score holds that."
+        )
+    return sentences
 
 
 def missing_sentences(rows: Sequence[MissingRow]) -> list[str]:

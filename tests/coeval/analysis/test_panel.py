@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.coeval_panels import Panel, coverage, has_star, planted
-from benchmarks.coeval_planted import Planted, arena, graded, words, write
+from benchmarks.coeval_planted import Planted, arena, at_home, graded, words, write
 from coeval.analysis.fit import Fit, fit_table
 from coeval.analysis.judge_tests import bias_tests, panel_worth
 from coeval.analysis.panel import effective_number, error_correlation, shared_errors
@@ -129,32 +129,48 @@ def test_judges_of_one_family_that_carry_a_panel_are_named(tmp_path: Path, other
         assert sentences[0].startswith("gpt-4o and gpt-4o-mini, of one family (openai), carry ")
 
 
-def at_home(seed: int, advantage: float) -> Planted:
-    """Three students alike, two of whom wrote the items; the first is better at its own."""
-    rng = np.random.default_rng(seed)
-    students, items = ("a", "b", "c"), 80
-    teachers = [students[place % 2] for place in range(items)]
-    quality = 0.6 * rng.normal(size=(items, 1)) + 0.7 * rng.normal(size=(items, 3))
-    quality[:, 0] += advantage * (np.arange(items) % 2 == 0)
-    levels = np.stack([graded(quality + 0.4 * rng.normal(size=quality.shape), rng, (-0.6, 0.5), 0.3)] * 2, axis=2)
-    levels[:, :, 1] = graded(quality + 0.5 * rng.normal(size=quality.shape), rng, (-0.5, 0.6), 0.3)
-    prompts = [words(rng, 12) for _ in range(items)]
-    return Planted(levels, students, ("j", "k"), teachers, prompts, np.full(quality.shape, 50))
-
-
 def test_an_advantage_at_items_of_its_own_is_found_and_taken_out(tmp_path: Path) -> None:
-    stars, found = {0.0: 0, 1.2: 0}, {0.0: 0, 1.2: 0}
+    stars, found = dict.fromkeys((0.0, 0.6, 1.2), 0), dict.fromkeys((0.0, 0.6, 1.2), 0)
     for advantage in found:
         for seed in range(6):
             loaded = write(tmp_path / f"{advantage}-{seed}", at_home(seed, advantage))
             report = student_report(loaded)
+            assert [row.student for row in report.own_items] == ["a", "b"]
+            assert not any(row.in_common for row in report.own_items)
             flagged = [row.student for row in report.own_items if row.flagged]
             found[advantage] += flagged == ["a"]
             stars[advantage] += any(pair.significant for pair in report.pairs)
             assert bool(own_items_sentences(report.own_items)) == bool(flagged)
     assert found[1.2] >= 5
     assert found[0.0] <= 1
-    assert stars[1.2] <= 2  # they are alike at items of others
+    assert max(stars.values()) <= 1  # they are alike at items of others
+
+
+def test_two_students_who_wrote_all_items_are_compared_beside_an_advantage_in_common(tmp_path: Path) -> None:
+    run = at_home(1, 0.0, "ab")
+    for place, teacher in enumerate(run.teachers):
+        run.levels[place, "ab".index(teacher)] = 2  # both are perfect at their own
+    report = student_report(write(tmp_path / "run", run))
+    assert all(row.in_common and row.flagged for row in report.own_items)
+    assert not any(pair.significant for pair in report.pairs)
+    (sentence,) = own_items_sentences(report.own_items)
+    assert sentence.startswith("a and b are better by ")
+
+
+def test_what_a_student_gains_at_items_of_its_own_is_said_to_be_unknown_where_all_are_its_own(tmp_path: Path) -> None:
+    report = student_report(write(tmp_path / "run", replace(at_home(0, 1.2), teachers=["a"] * 80)))
+    (row,) = report.own_items
+    assert (row.student, row.effect, row.p_value, row.flagged, row.items) == ("a", None, None, False, 80)
+    assert all(student.fit is not None for student in report.students)
+    (sentence,) = own_items_sentences(report.own_items)
+    assert sentence.startswith("What a gained at items of its own cannot be told from quality")
+
+
+def test_who_wrote_items_that_no_student_of_the_run_wrote_is_of_no_matter(tmp_path: Path) -> None:
+    runs = [replace(at_home(0, 0.0), teachers=[f"{name}{place % 2}" for place in range(80)]) for name in ("t", "u")]
+    first, second = (student_report(write(tmp_path / run.teachers[0], run)) for run in runs)
+    assert first.own_items == second.own_items == ()
+    assert first.students == second.students
 
 
 def test_scores_that_are_missing_by_student_are_told(tmp_path: Path) -> None:

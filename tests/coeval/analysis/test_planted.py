@@ -84,6 +84,7 @@ def test_missing_scores_never_move_an_exact_ranking(seed: int) -> None:
         np.zeros(48, dtype=np.int64),
         scores,
         own=np.zeros(scores.shape, dtype=bool),
+        wrote=np.zeros(len(scores), dtype=bool),
         length=np.zeros(48),
         cluster=np.arange(12),
         items=np.arange(12),
