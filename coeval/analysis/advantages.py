@@ -18,6 +18,7 @@ from coeval.analysis.panel import Mask, ScoreTable
 from coeval.analysis.statistics import Codes, Floats
 
 _LEAST_OTHERS = 5  # prompts of others that tell a student's quality
+_LEAST_OWN = 2  # prompts of its own that tell its advantage
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def designs(table: ScoreTable, counts: Mask) -> Iterator[Advantages | None]:
 
     if (rows & table.wrote).any():
         own, others = answers(rows & table.wrote), answers(rows & ~table.wrote)
-        writers = np.flatnonzero((own.sum(axis=0) > 0) & ((others > 0).sum(axis=0) >= _LEAST_OTHERS))
+        enough = ((own > 0).sum(axis=0) >= _LEAST_OWN) & ((others > 0).sum(axis=0) >= _LEAST_OTHERS)
+        writers = np.flatnonzero(enough)
         for common in (False, True)[: min(len(writers), 2)]:
             yield _advantages(table, writers, own, others, common=common)
     yield None

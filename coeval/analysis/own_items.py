@@ -73,7 +73,7 @@ class _AdvantageTest:
 
 
 def _known(fit: Fit, advantages: Advantages) -> dict[int, _AdvantageTest]:
-    """Return the tests of advantages by student, of those that rest on two prompts or more."""
+    """Return the tests of advantages by student."""
     effect = fit.scale * fit.solution.advantage
     # An advantage is known as well as the fewer of the answers that it compares are.
     own, others = advantages.own_shares, advantages.other_shares
@@ -93,5 +93,4 @@ def _known(fit: Fit, advantages: Advantages) -> dict[int, _AdvantageTest]:
             in_common=not advantages.is_own[writer],
         )
         for writer, place in zip(advantages.writers.tolist(), advantages.place.tolist(), strict=True)
-        if np.isfinite(spread.variance[place])
     }

@@ -63,8 +63,8 @@ def own_items_sentences(rows: Sequence[OwnItemsRow]) -> list[str]:
     unknown = [row.student for row in rows if row.effect is None]
     if unknown:
         sentences.append(
-            f"What {_names_text(unknown)} gained at items of its own cannot be told from quality, for want of answers "
-            "to items of others: its score holds that."
+            f"What {_names_text(unknown)} gained at items of its own cannot be told from quality: too few answers to "
+            "items of others, or to its own, are there to compare; its score holds that."
         )
     return sentences
 
