@@ -214,7 +214,7 @@ def sampled(seed: int, items: int, high: float = 0.65) -> Planted:
 def at_home(seed: int, advantage: float, students: str = "abc", *, skilled: bool = False, items: int = 80) -> Planted:
     """Students of whom all but the last, or both of two, wrote the items in turn; the first is better at its own.
 
-    They are alike at items of others, or `skilled`: evenly apart by 0.8.
+    They are alike at items of others, or `skilled`: evenly from -0.4 to 0.4.
     """
     rng = np.random.default_rng(seed)
     names, writers = tuple(students), students if len(students) == 2 else students[:-1]
