@@ -27,11 +27,11 @@ import numpy.typing as npt
 from benchmarks.tables import share, table
 from coeval.analysis.bias import family_rows, self_preference_rows
 from coeval.analysis.judge_tests import bias_tests
-from coeval.analysis.own_items import own_items as own_items_of
 from coeval.analysis.statistics import kendall
 from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun, load_run
+from coeval.analysis.variance import own_items as own_items_of
 from coeval.analysis.votes import Rule, leaderboard_of, run_board, votes_of
 from p2l.common.bootstrap import bootstrap_mean
 

@@ -21,7 +21,6 @@ import numpy as np
 from coeval.analysis.agreement import Reliability, overall_reliability
 from coeval.analysis.fit import Fit, fit_run, task_fits
 from coeval.analysis.judge_tests import PanelWorth, panel_worth
-from coeval.analysis.own_items import OwnItemsRow, own_items
 from coeval.analysis.statistics import (
     Codes,
     Floats,
@@ -51,7 +50,16 @@ from coeval.analysis.tables import (
     named,
 )
 from coeval.analysis.units import LoadedRun, Pairs, Report, Units, once, score_weights
-from coeval.analysis.variance import MissingRow, PairPower, VarianceRow, missing_rows, pair_power, variance_rows
+from coeval.analysis.variance import (
+    MissingRow,
+    OwnItemsRow,
+    PairPower,
+    VarianceRow,
+    missing_rows,
+    own_items,
+    pair_power,
+    variance_rows,
+)
 from coeval.analysis.votes import run_board, run_votes
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
 from p2l.leaderboard import to_score

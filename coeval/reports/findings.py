@@ -12,12 +12,11 @@ from coeval.analysis.agreement import JudgeReport, Reliability
 from coeval.analysis.coverage import CoverageSummary, SummaryReport
 from coeval.analysis.distribution import InteractionMatrix, JudgeConsistency, ScoreDistribution
 from coeval.analysis.judge_tests import PanelWorth
-from coeval.analysis.own_items import OwnItemsRow
 from coeval.analysis.people import Calibration
 from coeval.analysis.robust import RobustSummary
 from coeval.analysis.students import StudentPair, StudentReport, StudentRow
 from coeval.analysis.teachers import TeacherReport
-from coeval.analysis.variance import MissingRow
+from coeval.analysis.variance import MissingRow, OwnItemsRow
 from coeval.pairs.board import PairsReport
 from p2l.common.report.tables import number_text
 
