@@ -140,8 +140,8 @@ def _evaluate_one(run: _InferenceRun) -> None:
         "loss_type": model.likelihood.name,
         "model_list": model.model_list,
     }
-    if model.model.covariates is not None:
-        info["covariates"] = list(model.model.covariates.names)
+    if model.covariates:
+        info["covariates"] = list(model.covariates)
     files = set(run.output.files)
     if run.processes.on_first(lambda: not run.options.restart and files <= set(run.output.whole_files(info))):
         run.print_note(f"{run.output.files[0]}: complete already; --restart runs the model again")

@@ -287,7 +287,7 @@ def estimate(
 
 @dataclass(frozen=True)
 class Worth:
-    """Losses of the same held-out votes: with the covariates left out, and as they were."""
+    """Losses of the same held-out votes: with the covariates left out, and counted."""
 
     votes: int
     without: float
@@ -345,8 +345,8 @@ def to_text(effects: CovariateEffects, gain: Worth | None) -> str:
         rows.append(("this model", gain.without, gain.observed))
         lines += [
             "",
-            f"{f'{gain.votes:,} held-out votes; loss with covariates':<46} left out   as they were",
+            f"{f'{gain.votes:,} held-out votes; loss, covariates':<46} left out   counted",
             *(f"{name:<46} {without:.4f}     {observed:.4f}" for name, without, observed in rows),
-            f"{'gain of this model in nats per vote':<46} {gain.gain.estimate:.4f}   ({ends})",
+            f"{'gain by counting them, in nats per vote':<46} {gain.gain.estimate:.4f}   ({ends})",
         ]
     return "\n".join(lines[1:])
