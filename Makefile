@@ -52,9 +52,12 @@ clients:
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --quiet --requirement tests/route/clients/requirements.txt
 
-# Chromium, with which tests open the pages of the services; where it cannot be installed they skip.
+# Chromium, with which tests open the pages of the services; where it cannot be installed they skip. Its shell has no
+# window and takes half of the computing; not every distribution has it.
 browser:
-	command -v chromium > /dev/null || $(SUDO) apt-get install --yes --no-install-recommends chromium
+	command -v chromium-headless-shell > /dev/null || \
+	  $(SUDO) apt-get install --yes --no-install-recommends chromium-headless-shell || \
+	  $(SUDO) apt-get install --yes --no-install-recommends chromium
 
 # Both listen on 127.0.0.1 alone, on their usual ports.
 services: $(READY)

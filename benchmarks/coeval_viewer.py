@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from benchmarks.coeval_analysis import write_run
 from benchmarks.serving.__main__ import serving
 from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
+from tools.chromium import CHROMIUM, FLAGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -86,7 +86,7 @@ def _measure(folder: Path, repeats: int) -> dict[str, str]:
         with urllib.request.urlopen(url) as answer:
             answer.read()
         cells["from the command to the first page, once"] = f"{time.perf_counter() - start:.1f} s"
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for what, path, ready in _PAGES:
             times, sizes = zip(*(_open(browser, url, path, ready) for _ in range(repeats)), strict=True)
             cells[what] = f"{_text(times)}, {np.median(sizes) / 1e3:,.0f} kB"

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
 import sys
 import tempfile
 import threading
@@ -37,6 +36,7 @@ from benchmarks.serving.load import drive
 from benchmarks.shapes import SHAPES
 from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
+from tools.chromium import CHROMIUM, FLAGS
 
 __all__ = ["main"]
 
@@ -113,7 +113,7 @@ def _keystrokes(model: str, port: int, keys: int) -> list[str]:
 
     text = (_TEXT * (keys // len(_TEXT) + 1))[:keys]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page()
         page.add_init_script(_WATCH)
         page.goto(f"http://127.0.0.1:{port}/")

@@ -17,7 +17,7 @@ import yaml
 from hypothesis import settings
 
 from tests.faults import ENDINGS
-from tests.warm import warm_python
+from tests.warm import alone, warm_python
 
 # Test processes share the cores already; threads of theirs would wait for each other. Read while torch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("ant", "bee", "cat", "dog")
-LONG = {"e2e", "training", "online_training", "serving", "view"}
+LONG = {"e2e", "training", "online_training", "serving", "view", "test_house.py"}
 
 # The same examples on every machine, and no clock: a slow machine is not a failure. The fuzzers of the slow tests draw
 # more of them.
@@ -36,9 +36,11 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Of a run in several processes the first starts what all of them fork from."""
+    """Of a run in several processes the first starts what all are forked from, the workers of the run too."""
     if config.getoption("numprocesses", None):
-        warm_python()
+        config.option.tx = [f"popen//python={warm_python()}"] * len(config.option.tx)
+    elif hasattr(config, "workerinput"):
+        sys.executable = str(Path(sys.prefix, "bin", "python"))  # tests look for commands beside it
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -49,10 +51,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported here lives as long as the process: no collection of garbage goes through it, now or later."""
+    """Collect one worker after the other, for the first leaves the others bytecode.
+
+    What is imported here lives as long as the process: no collection of garbage goes through it, now or later.
+    """
     gc.disable()
     try:
-        return (yield)
+        with alone():
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()

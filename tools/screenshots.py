@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from tools.chromium import CHROMIUM, FLAGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -119,7 +120,7 @@ def take(services: dict[str, str], shots: Sequence[Shot], output: Path, docs: bo
 
     schemes: tuple[Literal["light", "dark"], ...] = ("light",) if docs else ("light", "dark")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for width in (1400,) if docs else _WIDTHS:
             for scheme in schemes:
                 size = {"width": width, "height": 1150 if width > 500 else 740}

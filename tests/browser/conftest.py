@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -19,9 +18,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.route.router_helpers import a_router
+from tools.chromium import CHROMIUM, FLAGS
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SIZES = [
     (360, "light"),
     (1400, "dark"),
@@ -54,7 +53,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed (make browser)")
     with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield running
         running.close()
 

@@ -10,6 +10,7 @@ so too. One origin serves all workers of a test run.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shlex
 import shutil
@@ -17,9 +18,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["warm_python"]
+__all__ = ["alone", "warm_python"]
 
 _HERE = Path(__file__).resolve().parent
 _NAME = "P2L_TEST_PYTHON"
@@ -30,6 +33,17 @@ def warm_python() -> str:
     if _NAME not in os.environ:
         _start()
     return os.environ[_NAME]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Of the processes of one test run none other is inside; a run of one process does not wait."""
+    if _NAME not in os.environ:
+        yield
+        return
+    with Path(os.environ[_NAME]).with_name("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _start() -> None:

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 HEAVY = ["torch", "torch._dynamo", "deepspeed", "deepspeed.launcher.runner", "pandas", "pyarrow.dataset", "scipy.stats"]
 HEAVY += ["transformers.models.qwen2.modeling_qwen2", "transformers.models.bert.modeling_bert", "safetensors.torch"]
-HEAVY += ["pydantic", "yaml", "fastapi", "uvicorn", "httpx2", "aiohttp", "jinja2"]
+HEAVY += ["pydantic", "yaml", "fastapi", "uvicorn", "httpx2", "aiohttp", "jinja2", "openai", "anthropic"]
 # Read while packages are imported: with other values than here, a command needs an interpreter of its own.
 READ_EARLY = (
     "PYTHON",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,9 +22,9 @@ from coeval.analysis.units import LoadedRun, load_run
 from coeval.reports.pages import write
 from coeval.reports.registry import PAGES, build
 from tests.coeval.reports.helpers import FACTORS, write_run
+from tools.chromium import CHROMIUM, FLAGS
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), "")
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium or chrome on PATH")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (make browser)")
 
 JUDGE, TASK = "owl", "mail"
 """What the filters leave out, beside self-judging."""
@@ -97,7 +96,7 @@ def shown(loaded: LoadedRun, tmp_path_factory: pytest.TempPathFactory) -> Mappin
         frames += f'<iframe srcdoc="{html.escape(page)}"></iframe>'
     frame = home / "all.html"
     frame.write_text(f'<meta charset="utf-8"><script>{COLLECT}</script><pre id="found">{{}}</pre>{frames}', "utf-8")
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
+    command = [str(CHROMIUM), "--headless", *FLAGS, "--disable-background-networking", "--dump-dom"]
     profile = f"--user-data-dir={home / 'profile'}"
     done = subprocess.run(
         [*command, profile, "--virtual-time-budget=20000", frame.as_uri()], capture_output=True, text=True, check=True
