@@ -15,7 +15,7 @@ TORCH_INDEX ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO ?= $(if $(filter-out 0,$(shell id -u)),sudo -n)
 # Of tests: more than cores, since some wait for servers.
-PROCESSES ?= 4
+PROCESSES ?= 5
 
 # Where PostgreSQL and Redis of tests are, if not installed as services of the machine.
 SERVICES ?= .services
