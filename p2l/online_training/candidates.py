@@ -16,7 +16,8 @@ Shapes: n votes, M models.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from p2l.inference import P2L
 from p2l.leaderboard import Leaderboard, Prior
 from p2l.likelihood import counted
 from p2l.model.checkpoint import edit_weights
+from p2l.model.covariates import CovariateEffects
 from p2l.model.heads import HeadStart
 from p2l.online_training.live_trust import LiveTrust
 from p2l.online_training.live_votes import LineVotes
@@ -53,6 +55,17 @@ class HeldOutVotes:
     labels: NDArray[np.int32]
     """(n, 3) positions in `model_list`."""
     model_list: list[str]
+    rows: Sequence[Mapping[str, Any]] | None = None
+    """All columns of each vote, where a model may have covariates."""
+    is_swapped: NDArray[np.bool_] | None = None
+    """(n,) whether model_b stands first in the label; beside `rows`."""
+
+    def shift(self, effects: CovariateEffects | None, chosen: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return what a model's covariates add to chosen votes, as `Forecast.shift`; None without either."""
+        if effects is None or self.rows is None or self.is_swapped is None:
+            return None
+        values = effects.design.read_rows([self.rows[vote] for vote in chosen], "held-out votes", {})
+        return effects.shift(effects.scaled(values, self.is_swapped[chosen]))
 
 
 @dataclass(frozen=True)
@@ -87,10 +100,12 @@ class ArrivedVotes:
         return weights if self.trust is None else weights * self.trust.weights(ids)
 
 
-def recent(held: HeldVotes, place: int, count: int, trust: LiveTrust | None = None) -> HeldOutVotes:
+def recent(
+    held: HeldVotes, place: int, count: int, trust: LiveTrust | None = None, *, with_rows: bool = False
+) -> HeldOutVotes:
     """Return the newest `count` votes that had come when the run had `place` votes to train on.
 
-    With `trust`, of voters who were trusted before alone.
+    With `trust`, of voters who were trusted before alone; `with_rows`, with what covariates are read from.
     """
     end = held.up_to(place)
     ids = np.arange(end)
@@ -98,7 +113,11 @@ def recent(held: HeldVotes, place: int, count: int, trust: LiveTrust | None = No
         ids = ids[trust.trusted(held, ids)]
     ids = ids[-count:]
     votes = held.votes if isinstance(held, HeldOut) else held
-    return HeldOutVotes(votes.prompts(ids), votes.labels(ids), votes.model_list)
+    labels = votes.labels(ids)
+    recent_votes = HeldOutVotes(votes.prompts(ids), labels, votes.model_list)
+    if not with_rows:
+        return recent_votes
+    return replace(recent_votes, rows=votes.rows(ids), is_swapped=labels[:, 0] != votes.pairs(ids)[:, 0])
 
 
 def complete(
@@ -143,10 +162,12 @@ def shrink(
     codes = np.unique([hash_turns(prompt) for prompt in prompts], return_inverse=True)[1].astype(np.int64)
     if not len(kept) or codes.max() + 1 < FEWEST_HELD_OUT_PROMPTS:
         return {"factor": 1.0, "factor_votes": len(kept)}
-    forecast = forecast_of(model, prompts)
+    shift = held.shift(model.model.covariates, kept)
+    forecast = forecast_of(model, prompts, shift)
     board = one_leaderboard(arrived, forecast, model.likelihood.name, weighted=weighted)
     votes = ValidationVotes(model.likelihood, labels[kept], codes, np.ones(len(kept)))
-    losses = votes.losses(forecast, repeated(board, len(kept)))
+    # The effects of covariates are no part of what is shrunk: they count in both alike.
+    losses = votes.losses(forecast, repeated(board, len(kept), shift))
     factor = votes.choose([losses], near=0.0 if is_new else 1.0).factor
     if factor < 1.0:
         start = HeadStart(board.coefs, board.eta, board.gamma)
@@ -154,8 +175,8 @@ def shrink(
     return {"factor": factor, "factor_votes": len(kept)}
 
 
-def forecast_of(model: P2L, prompts: list[list[str]]) -> Forecast:
-    """Predict the prompts (n,) of votes, each different one once."""
+def forecast_of(model: P2L, prompts: list[list[str]], shift: NDArray[np.float64] | None = None) -> Forecast:
+    """Predict the prompts (n,) of votes, each different one once; `shift` (n, 3) is that of their covariates."""
     different, about = distinct(prompts)
     prediction = model.predict([list(prompt) for prompt in different])
     coefs, eta, gamma = (
@@ -163,7 +184,7 @@ def forecast_of(model: P2L, prompts: list[list[str]]) -> Forecast:
         for values in (prediction.coefs, prediction.eta, prediction.gamma)
     )
     assert coefs is not None
-    return Forecast(coefs, eta, gamma)
+    return Forecast(coefs, eta, gamma, shift)
 
 
 def one_leaderboard(arrived: ArrivedVotes, forecast: Forecast, likelihood: str, *, weighted: bool) -> Leaderboard:

@@ -246,7 +246,8 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
     """Refuse a candidate that forecasts new votes worse than the served model, beyond noise.
 
     A share of the prompts, chosen by their hash, is never trained on; `votes` are the newest votes on them. With d_i
-    the candidate's loss of vote i less that of the served model, and the votes of one prompt taken together,
+    the candidate's loss of vote i less that of the served model, each with the effects of its own covariates, and the
+    votes of one prompt taken together,
 
         mean d > 2 SE(mean d),    SE = sqrt( P/(P - 1) sum_p (sum_{i in p} (d_i - mean d))^2 ) / N
 
@@ -288,20 +289,22 @@ def compare(candidate: Path, served: Path, votes: HeldOutVotes, device: str | No
     shared = np.flatnonzero(decisive & (new_labels[:, :2] >= 0).all(axis=1) & (old_labels[:, :2] >= 0).all(axis=1))
     prompts = [votes.prompts[row] for row in shared]
     return paired_difference(
-        _losses(new, prompts, new_labels[shared]),
-        _losses(old, prompts, old_labels[shared]),
+        _losses(new, prompts, new_labels[shared], votes.shift(new.model.covariates, shared)),
+        _losses(old, prompts, old_labels[shared], votes.shift(old.model.covariates, shared)),
         np.array([hash_turns(prompt) for prompt in prompts], dtype=np.uint64),
     )
 
 
-def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the loss (n,) of each vote in nats."""
+def _losses(
+    model: P2L, prompts: list[list[str]], labels: NDArray[np.int32], shift: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    """Return the loss (n,) of each vote in nats, its covariates counted in."""
     if not prompts:
         return np.zeros(0)
     from p2l.online_training.candidates import forecast_of
 
     forecast = forecast_of(model, prompts)
-    losses = vote_losses(model.likelihood, forecast.coefs, labels, forecast.eta, forecast.gamma)
+    losses = vote_losses(model.likelihood, forecast.coefs, labels, forecast.eta, forecast.gamma, shift)
     return np.asarray(losses, dtype=np.float64)
 
 
@@ -432,7 +435,8 @@ class FolderPublisher:
         votes = ArrivedVotes(trainer.votes, arrived, list(engine.model.model_list), names, trust, is_weighted)
         held = None
         if self.held is not None and engine.is_main:
-            held = recent(self.held, arrived, self.gate_votes, trust)
+            is_controlled = engine.model.covariates is not None
+            held = recent(self.held, arrived, self.gate_votes, trust, with_rows=is_controlled)
         facts: dict[str, float | int] = {"votes": arrived}
 
         def finish(folder: Path) -> None:

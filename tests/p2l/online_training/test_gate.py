@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from p2l.inference import P2L
+from p2l.leaderboard.controls import Design, Term
 from p2l.likelihood import get
 from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
+from p2l.model.covariates import CovariateEffects
+from p2l.model.model import P2LModel
+from p2l.model.tokenizer import load_tokenizer
 from p2l.online_training.candidates import HeldOutVotes, recent
 from p2l.online_training.publishing import compare, judge, paired_difference
 from tests.p2l.online_training.live_helpers import add, line, live
@@ -112,3 +117,44 @@ def test_the_recent_slice_is_the_newest_up_to_a_place(tmp_path: Path) -> None:
     assert part.prompts == stream.held.prompts(list(range(before - 10, before)))
     assert max(int(prompt[0].split()[1]) for prompt in part.prompts) <= 100 + before
     assert recent(stream.held, 0, 10).labels.shape == (0, 3) or stream.held.up_to(0) > 0
+
+
+def test_each_model_counts_the_covariates_of_a_vote(
+    models: tuple[Path, Path], votes: HeldOutVotes, tmp_path: Path
+) -> None:
+    controlled = P2LModel.from_pretrained(models[0])
+    terms = (Term("side", "difference", ()), Term("hard", "ties", ("hard",)))
+    controlled.covariates = CovariateEffects(("side", "hard"), Design(terms), [1.0, 1.0])
+    controlled.covariates.start({("side", "difference"): 0.7, ("hard", "ties"): -0.4})
+    controlled.save_pretrained(tmp_path / "model")
+    load_tokenizer(models[0]).save_pretrained(tmp_path / "model")
+    hard = np.random.default_rng(1).normal(size=len(votes.labels))
+    is_swapped = hard > 0.5
+    rows = [{"hard": number} for number in hard.tolist()]
+    found = compare(tmp_path / "model", models[0], replace(votes, rows=rows, is_swapped=is_swapped), "cpu")
+    said = P2L.from_pretrained(models[0], device="cpu").predict(votes.prompts)
+    assert said.eta is not None
+    every, (win, lose, _) = np.arange(len(votes.labels)), votes.labels.T
+    shift = np.where(is_swapped, -0.35, 0.35)  # half on either side
+    logs = get("grk").log_probs(
+        said.coefs[every, win] + shift, said.coefs[every, lose] - shift, said.eta.reshape(-1) - 0.4 * hard
+    )
+    assert found.candidate_loss == pytest.approx(-logs[:, 0].mean(), rel=1e-5)
+    assert found.served_loss == pytest.approx(compare(models[0], models[0], votes, "cpu").served_loss)
+
+
+def test_held_out_votes_come_with_what_covariates_are_read_from(tmp_path: Path) -> None:
+    """Of a followed file, as of a data set."""
+    written = [line(number, hard=number / 10) for number in range(40)]
+    stream, _ = live(add(tmp_path / "votes.jsonl", written), held_share=0.5)
+    stream.wait_for(len(written))
+    held = recent(stream.held, len(written), 100, with_rows=True)
+    assert held.rows is not None
+    assert held.is_swapped is not None
+    first = [row["model_a"] for row in held.rows]
+    winners = [held.model_list[code] for code in held.labels[:, 0]]
+    assert len(held.rows) == len(held.labels) > 5
+    assert {"hard", "winner"} <= held.rows[0].keys()
+    assert held.is_swapped.tolist() == [name != winner for name, winner in zip(first, winners, strict=True)]
+    assert held.is_swapped.any()
+    assert not held.is_swapped.all()
