@@ -1,6 +1,7 @@
 """Runs of CoEval with planted truths: what its analysis finds of them, beside what plain means and their tests find.
 
-python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking votes families coverage own-items]
+python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking votes families coverage own-items
+    own-items-of-pairs]
 
 Runs are written to a temporary folder in the format of `coeval run` and analysed by the reports of `coeval analyze`.
 Each table has a column for what was done before: plain means of all scores, with percentile intervals of a bootstrap
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,15 @@ import numpy.typing as npt
 
 from benchmarks.tables import share, table
 from coeval.analysis.bias import family_rows, self_preference_rows
+from coeval.analysis.fit import Fit, fit_table, fit_verdicts
 from coeval.analysis.judge_tests import bias_tests
-from coeval.analysis.statistics import kendall
-from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows
+from coeval.analysis.panel import verdict_table
+from coeval.analysis.statistics import holm, kendall
+from coeval.analysis.students import StudentPair, by_datapoint, fitted_pairs, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun, load_run
 from coeval.analysis.variance import own_items as own_items_of
+from coeval.analysis.variance import verdict_own_items
 from coeval.analysis.votes import Rule, leaderboard_of, run_board, votes_of
 from p2l.common.bootstrap import bootstrap_mean
 
@@ -64,15 +69,17 @@ class Planted:
     prompts: Sequence[str]
     tokens: npt.NDArray[np.int64]  # (D, S)
     truth: Mapping[str, float] = field(default_factory=dict)
+    is_compared: bool = False
+    """Whether judges compare answers by these levels, in place of telling them."""
 
 
 def write(folder: Path, run: Planted) -> LoadedRun:
     """Write a run and read it as `coeval analyze` does."""
-    for part in ("phase2_rubric", "phase3_datapoints", "phase4_responses", "phase5_evaluations"):
+    for part in ("phase2_rubric", "phase3_datapoints", "phase4_responses", "phase5_evaluations", "phase5_pairwise"):
         (folder / part).mkdir(parents=True)
     (folder / "meta.json").write_text(json.dumps({"experiment_id": "planted", "status": "completed"}))
     (folder / "phase2_rubric" / "t.rubric.json").write_text(json.dumps(dict.fromkeys(FACTORS, "text")))
-    items, answers, scores = [], [], []
+    items, answers, scores, verdicts = [], [], [], []
     for place, (teacher, prompt) in enumerate(zip(run.teachers, run.prompts, strict=True)):
         point = {"task_id": "t", "teacher_model_id": teacher}
         item = f"t__{teacher}__{place + 1:05d}"
@@ -83,14 +90,28 @@ def write(folder: Path, run: Planted) -> LoadedRun:
             answers.append({**about, "id": f"{item}__{student}", "response": "words", "token_count": tokens})
             for j, judge in enumerate(run.judges):
                 levels = run.levels[place, s, j]
-                if levels[0] >= 0:
+                if levels[0] >= 0 and not run.is_compared:
                     given = {name: LEVELS[level] for name, level in zip(FACTORS, levels.tolist(), strict=True)}
                     key = {"id": f"{item}__{student}__{judge}", "response_id": f"{item}__{student}"}
                     scores.append({**about, **key, "judge_model_id": judge, "scores": given, "evaluated_at": ""})
+        if run.is_compared:
+            verdicts += _verdicts(run, place, {**point, "datapoint_id": item})
     _lines(folder / "phase3_datapoints/t.all.datapoints.jsonl", items)
     _lines(folder / "phase4_responses/t.all.responses.jsonl", answers)
     _lines(folder / "phase5_evaluations/t.all.all.evaluations.jsonl", scores)
+    _lines(folder / "phase5_pairwise/t.all.all.pairwise.jsonl", verdicts)
     return load_run(folder)
+
+
+def _verdicts(run: Planted, place: int, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what each judge prefers of each two answers to an item: the one whose levels add up to more."""
+    totals = run.levels[place].sum(axis=-1)
+    for a, b in combinations(range(len(run.students)), 2):
+        for j, judge in enumerate(run.judges):
+            winner = ("tie", "model_a", "model_b")[int(np.sign(totals[a, j] - totals[b, j]))]
+            models = {"model_a": run.students[a], "model_b": run.students[b]}
+            key = {"id": f"{about['datapoint_id']}__{a}__{b}__{judge}", "judge_model_id": judge}
+            yield {**about, **models, **key, "winner": winner, "verdicts": [winner, winner], "order_consistent": True}
 
 
 def _lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -384,6 +405,60 @@ def own_items(runs: int) -> Iterator[Row]:
             yield f"{about}: Kendall's tau where they differ", f"{np.mean(fits):.3f}", f"{np.mean(plain):.3f}"
 
 
+def _compared(make: Callable[[int], Planted], seed: int) -> Planted:
+    """Return a run whose judges compare answers, in place of scoring them."""
+    return replace(make(seed), is_compared=True)
+
+
+def own_items_of_pairs(runs: int) -> Iterator[Row]:
+    """The same students, whose answers judges compare; before, the fit took no account of who wrote an item."""
+    for students in ("abc", "abcd"):
+        for advantage in (0.0, 0.6, 1.2):
+            alike = partial(at_home, students=students, advantage=advantage)
+            found, columns = 0, [_OfPairs(), _OfPairs()]
+            for skilled in (False, True):
+                for run, loaded in runs_of(partial(_compared, partial(alike, skilled=skilled)), runs):
+                    truth = np.array([run.truth[name] for name in loaded.students])
+                    whole = verdict_table(loaded)
+                    blind = fit_table(replace(whole, wrote=np.zeros_like(whole.wrote)))
+                    for column, fit in zip(columns, (fit_verdicts(loaded), blind), strict=True):
+                        if fit is not None:
+                            column.add(fit, truth, skilled=skilled)
+                    if skilled:
+                        board = run_board(loaded)
+                        columns[0].boards.append(kendall(truth, board.coefs) or 0.0 if board is not None else 0.0)
+                    else:
+                        found += any(row.flagged for row in verdict_own_items(loaded) if row.student == "a")
+            wrote = f"{len(students)} students compared, all but one wrote items"
+            about = f"{wrote}, the first better by {advantage} at its own"
+            yield f"{about}: found", share(found / runs), ""
+            yield f"{about}: stars for equals", *(share(one.stars / runs, 1) for one in columns)
+            yield f"{about}: intervals of differences that hold zero", *(f"{np.mean(one.hits):.3f}" for one in columns)
+            yield f"{about}: Kendall's tau where they differ", *(f"{np.mean(one.taus):.3f}" for one in columns)
+            yield f"{about}: the same of the leaderboard of votes", f"{np.mean(columns[0].boards):.3f}", ""
+
+
+@dataclass
+class _OfPairs:
+    """What fits of verdicts say of students who are alike at items of others (stars, hits), and who are not."""
+
+    stars: int = 0
+    hits: list[bool] = field(default_factory=list)
+    taus: list[float] = field(default_factory=list)
+    boards: list[float] = field(default_factory=list)
+
+    def add(self, fit: Fit, truth: Floats, *, skilled: bool) -> None:
+        """Add a run."""
+        if skilled:
+            self.taus.append(kendall(truth, fit.score) or 0.0)
+            return
+        tests = [pair for _, pair in fitted_pairs(fit)]
+        self.stars += bool((holm([test.p_value for test, _ in tests]) < 0.05).any())
+        for test, spread in tests:
+            lower, upper = test.limits(spread, 1.0 if test.difference >= 0 else -1.0)
+            self.hits.append(lower <= 0.0 <= upper)
+
+
 def leads(loaded: LoadedRun, formula: str) -> bool:
     """Whether the two strong teachers come first."""
     return {row.teacher for row in teacher_rows(loaded, formula)[:2]} == STRONG
@@ -418,6 +493,7 @@ SECTIONS: Mapping[str, Callable[[int], Iterator[Row]]] = {
     "families": families,
     "coverage": coverage,
     "own-items": own_items,
+    "own-items-of-pairs": own_items_of_pairs,
 }
 
 

@@ -145,6 +145,10 @@ GROUPS = {
             "look at a run in a browser, down to prompts, answers, rationales",
         ),
         "analyze": ("coeval.commands.analyze", "make reports, tables, benchmarks and preferences of a run"),
+        "calibrate": (
+            "coeval.commands.export:calibrate_main",
+            "correct a ranking by people who scored some answers; say which to score next",
+        ),
     },
     "more": {
         "compare": ("coeval.commands.analyze:compare_main", "compare two runs; fails where a student became worse"),

@@ -12,8 +12,8 @@ scores). It is fitted in three steps, each of which needs sums over items alone:
    that are missing by student too.
 3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2,
    or less where it errs as others do or where tastes outweigh noise (`coeval.analysis.panel`); its scores of its own
-   answers do not, where others scored these. What a student gains at items that it wrote itself is a fixed effect too
-   (`Advantages`): its quality is that at items of others.
+   answers do not, where others scored these. What a student gains at items that it wrote itself is an effect beside its
+   quality, which is that at items of others (`coeval.analysis.advantages`).
 
 Intervals come from what each cluster of items adds to theta (a sandwich; `coeval.analysis.statistics`).
 
@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.advantages import Advantages, believed, designs
 from coeval.analysis.panel import (
     LEAST_NOISE,
     PRIOR,
@@ -44,86 +45,10 @@ from coeval.analysis.panel import (
 from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, once
 
-_LEAST_OTHERS = 5  # prompts of others that tell a student's quality
-_LEAST_OWN = 2  # prompts of its own that tell its advantage
 _EM_STEPS = 12
 _LEAST_LEFT = 0.02  # share of an error that has to be left for it to count
 _MUCH_SHARPER = 0.2  # reliability
 _MUCH_TASTE = 0.02  # variance of tastes, as a share of that of scores within items
-
-
-# Advantages of students at items that they wrote themselves, fixed effects beside their quality.
-#
-# A student's answers to its own items are a group of their own, whose quality is the student's and an advantage. Each
-# student has its own; where these cannot be told from students' quality, as where two students each wrote half of the
-# items and nobody else answered, all have one in common. Where that cannot be told either there is none.
-#
-# W students wrote items; G groups of answers.
-
-
-@dataclass(frozen=True)
-class Advantages:
-    """How answers to items of students' own enter the equations of students."""
-
-    writers: Codes  # (W,): students who have an advantage
-    place: Codes  # (W,): which of the advantages, from 0 to A - 1
-    group: Codes  # (R,): the student; for its answers to its own items S and its place among writers
-    design: Floats  # (G, S + A): qualities of groups, of students and advantages
-    is_own: Mask  # (S,): whether a student has an advantage that it shares with nobody
-    shares: Floats  # (C, S): each cluster's share of a student's answers to items of others
-    own_shares: Floats  # (C, A): and of the answers at home that an advantage rests on
-    other_shares: Floats  # (C, A): and of these writers' answers to items of others
-
-
-def _designs(table: ScoreTable, counts: Mask) -> Iterator[Advantages | None]:
-    """Yield what advantages to fit to the scores that count (R, J), as many as may be first; None last."""
-    rows = counts.any(axis=1)
-    cluster, clusters = table.cluster[table.item], int(table.cluster.max(initial=-1)) + 1
-
-    def answers(chosen: Mask) -> Floats:
-        """Count answers by cluster and student, (C, S)."""
-        cells = cluster[chosen] * table.students + table.student[chosen]
-        counted = np.bincount(cells, minlength=clusters * table.students)
-        return counted.reshape(clusters, table.students).astype(np.float64)
-
-    if (rows & table.wrote).any():
-        own, others = answers(rows & table.wrote), answers(rows & ~table.wrote)
-        enough = ((own > 0).sum(axis=0) >= _LEAST_OWN) & ((others > 0).sum(axis=0) >= _LEAST_OTHERS)
-        writers = np.flatnonzero(enough)
-        for common in (False, True)[: min(len(writers), 2)]:
-            yield _advantages(table, writers, own, others, common=common)
-    yield None
-
-
-def _kept_share(advantage: Floats, variance: Floats) -> Floats:
-    """Return what share of each advantage (A,) is taken out of scores, by its variance (A,): by James and Stein.
-
-    Students without one would lose their own items for nothing. The variance of scores is that of taking out all.
-    """
-    return np.maximum(0.0, 1.0 - variance / np.maximum(advantage**2, 1e-300))
-
-
-def _advantages(table: ScoreTable, writers: Codes, own: Floats, others: Floats, *, common: bool) -> Advantages:
-    """Return the advantages of writers at their own items, `common`: all being one."""
-    place = np.full(table.students, -1)
-    place[writers] = np.arange(len(writers))
-    at_home = table.wrote & (place[table.student] >= 0)
-    of_students = np.eye(table.students)
-    of_writers = np.ones((len(writers), 1)) if common else np.eye(len(writers))
-    none = np.zeros((table.students, of_writers.shape[1]))
-    is_own = np.zeros(table.students, dtype=bool)
-    is_own[writers] = not common
-    of_own, of_others = own[:, writers] @ of_writers, others[:, writers] @ of_writers
-    return Advantages(
-        writers=writers,
-        place=of_writers.argmax(axis=1),
-        group=np.where(at_home, table.students + place[table.student], table.student),
-        design=np.block([[of_students, none], [of_students[writers], of_writers]]),
-        is_own=is_own,
-        shares=others / np.maximum(others.sum(axis=0), 1.0),
-        own_shares=of_own / of_own.sum(axis=0),
-        other_shares=of_others / of_others.sum(axis=0),
-    )
 
 
 # Students: generalised least squares with items and severities as fixed effects.
@@ -138,7 +63,8 @@ class _Solution:
     item: Floats  # u: (D,)
     influence: Floats  # (C, S): what each cluster adds to theta; (0, S) where it was not asked for
     is_connected: bool  # whether every two students can be compared, and advantages told from them
-    advantage: Floats  # (A,): at items of their own
+    advantage: Floats  # (A,): at items of their own, as estimated
+    believed: Floats  # (A,): as far as it is taken out of quality
     of_advantage: Floats  # (C, A): what each cluster adds to these
 
 
@@ -239,12 +165,15 @@ class _Equations:
         is_compared = values > 1e-7 * max(float(self.phi.sum()) / max(students, 1), 1e-12)
         inverse = (vectors[:, is_compared] / values[is_compared]) @ vectors[:, is_compared].T
         solved = inverse @ right
-        quality, freely = solved, solved
+        quality, freely, kept = solved, solved, solved[students:]
         if self.design is not None:
             free = solved[students:]
-            kept = _kept_share(free, np.diag(inverse)[students:]) * free
+            error = np.sqrt(np.maximum(np.diag(inverse)[students:], 1e-18))
+            mean, doubt = believed(free / error)
+            kept = error * mean
             left = np.linalg.pinv(matrix[:students, :students], rcond=1e-9, hermitian=True)
-            theta = left @ (right[:students] - matrix[:students, students:] @ kept)
+            moved = left @ matrix[:students, students:]  # by how much an advantage moves students' quality
+            theta = left @ right[:students] - moved @ kept
             quality, freely = self.design @ np.concatenate([theta, kept]), self.design @ solved
         severity, item = self._severities_and_items(quality)
         influence = np.empty((0, len(solved)))
@@ -252,6 +181,8 @@ class _Equations:
             of_all = (severity, item) if self.design is None else self._severities_and_items(freely)
             influence = self._influence(freely, *of_all)
             influence = (influence if self.design is None else influence @ self.design) @ inverse
+            if self.design is not None:
+                influence[:, :students] += ((1.0 - doubt) * influence[:, students:]) @ moved.T
         theta = quality[:students]
         theta = np.where(present, theta - theta[present].mean() if present.any() else theta, np.nan)
         never = np.stack([self.mask[table.task == task].sum(axis=0) == 0 for task in range(table.tasks)])
@@ -263,6 +194,7 @@ class _Equations:
             influence=influence[:, :students],
             is_connected=int(is_compared.sum()) >= int(present.sum()) - 1 + len(solved) - students,
             advantage=solved[students:],
+            believed=kept,
             of_advantage=influence[:, students:],
         )
 
@@ -350,6 +282,14 @@ class Fit:
         if self.advantages is None:
             return np.zeros(len(self.table.item), dtype=bool)
         return self.table.wrote & self.advantages.is_own[self.table.student]
+
+    @property
+    def gains(self) -> Floats:
+        """Return by how much each student (S,) is taken to be better at items of its own, as `theta` is measured."""
+        gains = np.zeros(self.table.students)
+        if self.advantages is not None:
+            gains[self.advantages.writers] = self.solution.believed[self.advantages.place]
+        return gains
 
     def shares_of(self, a: int, b: int, shared: Floats) -> Floats:
         """Return each cluster's share (C,) of what tells two students apart, who `shared` (C,) items.
@@ -521,7 +461,7 @@ def _posterior(
 
 def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
     """Return the fit with judges as they are; None where students cannot be compared."""
-    for advantages in _designs(table, counts):
+    for advantages in designs(table, counts):
         variance = _spread(solve(table, judges, counts, 0.5, advantages, with_influence=False))
         solution = solve(table, judges, counts, variance, advantages)
         if solution.is_connected:

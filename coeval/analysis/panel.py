@@ -151,13 +151,14 @@ def verdict_table(loaded: LoadedRun) -> ScoreTable:
     task[place] = votes.task
     items, pair = np.divmod(keys, students**2)
     student = np.stack(np.divmod(pair, students), axis=1).ravel()
+    teacher = np.repeat(loaded.student_codes("teacher")[loaded.datapoint_teacher[items]], 2)
     return ScoreTable(
         student=student,
         item=np.repeat(np.arange(len(keys)), 2),
         task=np.repeat(task, 2),
         scores=scores,
         own=np.repeat(_judges_itself(student.reshape(-1, 2), loaded), 2, axis=0),
-        wrote=np.zeros(2 * len(keys), dtype=bool),
+        wrote=np.asarray(teacher == student),
         length=np.zeros(2 * len(keys)),
         cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
         items=items,

@@ -13,6 +13,7 @@ import numpy as np
 
 from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows
 from coeval.analysis.fit import Fit, fit_run
+from coeval.analysis.next_labels import NextLabel, next_labels
 from coeval.analysis.panel import Mask, ScoreTable, about_means, effective_number, item_products, score_table
 from coeval.analysis.records import LEVEL_WORDS, Skipped
 from coeval.analysis.statistics import Codes, Floats, Summaries, group_means, holm, t_limits, two_sided
@@ -136,16 +137,6 @@ class _StudentCalibration:
 
 
 @dataclass(frozen=True)
-class _NextLabel:
-    """An answer, and a factor, that people should score next."""
-
-    response_id: Annotated[str, Shown("answer")]
-    student: StudentName
-    factor: Annotated[str, Shown("factor")]
-    score: str = ""  # to be filled in
-
-
-@dataclass(frozen=True)
 class Calibration(Report):
     """Report calibrate."""
 
@@ -158,7 +149,7 @@ class Calibration(Report):
     judges: tuple[_JudgeCalibration, ...]
     maps: tuple[_MapRow, ...]
     worth: float | None  # number of independent judges that all are worth by people's labels
-    next: tuple[_NextLabel, ...]
+    next: tuple[NextLabel, ...]
     students: tuple[_StudentCalibration, ...]
 
 
@@ -203,6 +194,8 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
     )
     judges = list(_judges(loaded, pairs))
     corrected = corrected_run(loaded, annotations)
+    _, panel = panel_scores(loaded)
+    is_open = ~(corrected.is_apart() | np.eye(len(corrected.score), dtype=bool)).all(axis=1)
     rows, people = labelled_rows(loaded, annotations)
     scores = score_table(loaded).scores[rows]
     judging = np.asarray((~np.isnan(scores)).any(axis=0))
@@ -220,7 +213,7 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
         judges=tuple(map(_summary, judges)),
         maps=tuple(row for judge in judges for row in _map_rows(judge)),
         worth=worth_by_labels(scores[complete][:, judging], people[complete]),
-        next=_next_labels(loaded, corrected, annotations),
+        next=next_labels(loaded, annotations, panel, corrected.labels, is_open),
         students=_students(loaded, corrected),
     )
 
@@ -305,7 +298,6 @@ _PRIOR_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the panel's scores, where t
 _PRIOR_GAP = 0.05  # standard deviation of students' gaps, worth two students
 _PRIOR_GAP_STUDENTS = 2.0
 _APART = 0.05  # chance of a difference, after Holm's correction, below which two students are told apart
-_NEXT_ANSWERS = 20
 
 
 @dataclass(frozen=True)
@@ -558,39 +550,4 @@ def _students(loaded: LoadedRun, corrected: Corrected) -> tuple[_StudentCalibrat
                 tied=", ".join(near),
             )
         )
-    return tuple(rows)
-
-
-def _next_labels(loaded: LoadedRun, corrected: Corrected, annotations: Annotations) -> tuple[_NextLabel, ...]:
-    """Return the answers that people should score next: of students who are told from others least by labels.
-
-    Of a student they are drawn evenly over the panel's scores, so that they stay a sample of its answers.
-    """
-    table, panel = panel_scores(loaded)
-    responses = np.unique(loaded.pairs.response)
-    is_open = ~(corrected.is_apart() | np.eye(len(corrected.score), dtype=bool)).all(axis=1)
-    labels = corrected.labels.astype(np.float64)
-    free = ~np.isin(responses, annotations.response) & np.isfinite(panel)
-    left = np.bincount(table.student[free], minlength=table.students)
-    chosen = np.zeros(table.students, dtype=np.int64)
-    for _ in range(_NEXT_ANSWERS):
-        # The next label of a student takes the most from the variance of its gap where it has few.
-        gain = np.where(chosen < left, 1.0 / (labels + 1.0) - 1.0 / (labels + 2.0), -1.0) * np.where(is_open, 1.0, 0.1)
-        student = int(gain.argmax())
-        if gain[student] <= 0:
-            break
-        chosen[student] += 1
-        labels[student] += 1.0
-    rows = []
-    for student in np.flatnonzero(chosen).tolist():
-        mine = np.flatnonzero(free & (table.student == student))
-        mine = mine[np.argsort(panel[mine], kind="stable")]
-        start = np.random.default_rng(student).random()
-        places = ((np.arange(chosen[student]) + start) * len(mine) / chosen[student]).astype(np.int64)
-        for row in mine[places].tolist():
-            factors = loaded.pairs.factor[loaded.pairs.response == responses[row]]
-            rows += [
-                _NextLabel(loaded.responses[responses[row]], loaded.students[student], loaded.factors[factor])
-                for factor in np.unique(factors).tolist()
-            ]
     return tuple(rows)

@@ -21,8 +21,9 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.fit import Advantages, Fit, fit_run
-from coeval.analysis.panel import score_table
+from coeval.analysis.advantages import Advantages
+from coeval.analysis.fit import Fit, fit_run, fit_verdicts
+from coeval.analysis.panel import ScoreTable, score_table, verdict_table
 from coeval.analysis.statistics import Codes, Floats, holm, influence_variance, t_limits, two_sided
 from coeval.analysis.tables import ItemCount, Shown, StudentName, barred, named, toned
 from coeval.analysis.units import LoadedRun, once
@@ -138,9 +139,22 @@ def _due(
 @once
 def own_items(loaded: LoadedRun) -> tuple[OwnItemsRow, ...]:
     """Return every student that answered items of its own with its advantage there, as the fit has it."""
-    fit, table = fit_run(loaded), score_table(loaded)
+    return _own_items(loaded, score_table(loaded), fit_run(loaded))
+
+
+@once
+def verdict_own_items(loaded: LoadedRun) -> tuple[OwnItemsRow, ...]:
+    """Return the same of verdicts on pairs, whose advantages are differences of scores of 1 for a win and 0."""
+    return _own_items(loaded, verdict_table(loaded), fit_verdicts(loaded)) if loaded.verdicts else ()
+
+
+def _own_items(loaded: LoadedRun, table: ScoreTable, fit: Fit | None) -> tuple[OwnItemsRow, ...]:
+    """Return the rows of a fit of scores or of verdicts, and of its table, which is there where no fit is."""
     counts = ~np.isnan(table.scores) if fit is None else fit.counts
-    number = np.bincount(table.student[counts.any(axis=1) & table.wrote], minlength=table.students)
+    own = counts.any(axis=1) & table.wrote
+    # Of verdicts an item stands in several places, one for each pair.
+    places = np.unique(np.stack([table.student[own], table.items[table.item[own]]]), axis=1)[0]
+    number = np.bincount(places, minlength=table.students)
     advantages = None if fit is None else fit.advantages
     known = {} if fit is None or advantages is None else _known(fit, advantages)
     rows = []

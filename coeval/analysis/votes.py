@@ -6,7 +6,8 @@ verdicts on pairs, in the same fit of these. Judges with a bias or fault are lef
 Votes derived from scores are weighed besides so that a leaderboard of them is that of the fit: a vote that b lost to a
 counts exp((t_a - t_b) / 2) times as much, with a number t for each student that is moved until the coefficients differ
 from each other as the fitted scores do (in the proportion in which they did before). This makes good what votes lose:
-by how much an answer is better, and whose answers a judge could not vote on, being one of the two.
+by how much an answer is better, and whose answers a judge could not vote on, being one of the two. Verdicts on items
+that one of the two students wrote itself are weighed so that they say what they would without what it gains there.
 
 Shapes: N votes or comparisons; M students; G groups of scores by one judge on one item, A answers in a group at most,
 F factors.
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.fit import fit_run
+from coeval.analysis.fit import fit_run, fit_verdicts
 from coeval.analysis.judge_tests import judge_scales, verdict_scales
 from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import ArrayTable, LoadedRun, Votes, factor_weights, once, places_within, verdict_votes
@@ -31,6 +32,7 @@ from p2l.leaderboard import Leaderboard, fit
 
 MARGIN, BAD = 0.1, 0.25
 ROUNDING = 1e-9  # of sums of scores
+_LEAST_CHANCE = 0.02  # of a win, since what is expected of verdicts by a sum may pass their ends
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_
     pairs = comparisons(loaded, rule, native.task)
     scored = loaded.units.where(pairs.a)
     by_scores, by_verdicts = judge_trust(loaded), judge_trust(loaded, native=True)
+    native = replace(native, weight=native.weight * away_weights(loaded, native))
     weights = [np.array([trust.weight(name) for name in loaded.judges]) for trust in (by_scores, by_verdicts)]
     votes = Votes(
         task=np.concatenate([native.task, scored.task]),
@@ -166,6 +169,33 @@ def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_
         weight=np.concatenate([native.weight * weights[1][native.judge], weights[0][scored.judge]]),
     )
     return votes, np.arange(len(votes)) < len(native)
+
+
+def away_weights(loaded: LoadedRun, votes: Votes) -> Floats:
+    """Return weights (N,) by which verdicts on items that one of the two wrote say what they would without its gain.
+
+    Where the fit expects that it wins with odds of o, and of o' at items of others, a verdict for it counts
+    sqrt(o' / o), and one against it sqrt(o / o'). Judges beyond those of the run are as sharp as all together.
+    """
+    weights = np.ones(len(votes))
+    fitted = fit_verdicts(loaded)
+    if fitted is None or not len(votes):
+        return weights
+    writer = loaded.student_codes("teacher")[loaded.datapoint_teacher[votes.datapoint]]
+    gains = np.append(fitted.gains, 0.0)[writer]  # nothing of those who are no students
+    is_first = writer == votes.model_a
+    is_own = (is_first | (writer == votes.model_b)) & (gains != 0.0)
+    sharpness = np.append(fitted.judges.sharpness, fitted.scale)[votes.judge]
+    quality = np.nan_to_num(fitted.solution.theta)
+    lead = np.where(is_first, 1.0, -1.0) * (quality[votes.model_a] - quality[votes.model_b])
+    # Two scores of a verdict differ by 1 where it wins and by -1 where it loses.
+    away, home = (
+        np.clip((1.0 + sharpness * ahead) / 2.0, _LEAST_CHANCE, 1.0 - _LEAST_CHANCE) for ahead in (lead, lead + gains)
+    )
+    shift = np.log(home / (1.0 - home)) - np.log(away / (1.0 - away))
+    wins = np.where(is_first, 1.0, -1.0) * np.array([1.0, -1.0, 0.0, 0.0])[votes.winner]
+    weights[is_own] = np.exp(-0.5 * wins * shift)[is_own]
+    return weights
 
 
 # Leaderboards of votes, and votes that say what the fit does.

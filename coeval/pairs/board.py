@@ -27,6 +27,7 @@ from coeval.analysis.students import (
 )
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
 from coeval.analysis.units import LoadedRun, Report, Votes, coded
+from coeval.analysis.variance import OwnItemsRow, verdict_own_items
 from coeval.analysis.verdicts import Preference
 from coeval.analysis.votes import leaderboard_of, run_votes
 from coeval.errors import RunInputError
@@ -75,6 +76,7 @@ class PairsReport(Report):
     # fit has in common.
     apart: tuple[tuple[str, str], ...] | None = None
     only_flagged: tuple[str, ...] = ()  # students on whom flagged judges alone voted, so that these preferences count
+    own_items: tuple[OwnItemsRow, ...] = ()  # of verdicts
 
 
 OVERALL = "overall"
@@ -252,6 +254,7 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
         flips=flip_rows(loaded.verdicts),
         apart=None if apart is None else tuple(sorted(apart)),
         only_flagged=counted.only_flagged,
+        own_items=verdict_own_items(loaded),
     )
 
 

@@ -20,6 +20,7 @@ from coeval.analysis.verdicts import MAJORITY, WINNERS, Preference, majority, se
 from coeval.analysis.votes import (
     Rule,
     as_fitted,
+    away_weights,
     comparisons,
     counted_units,
     fitted_scores,
@@ -188,18 +189,24 @@ def _following(
 ) -> tuple[list[Preference], str]:
     """Return preferences, those from scores weighed to say what students' scores (S,) say, and who is first by these.
 
-    Judges or factors that a user chose say what they say.
+    Verdicts are weighed to be without what students gain at items of their own. Judges or factors that a user chose say
+    what they say.
     """
     rule = selection.rule
-    derived_rows = [place for place, row in enumerate(rows) if row.source != "native"]
-    if selection.judges or rule.kind != "model" or rule.weights or not derived_rows:
+    if selection.judges or rule.kind != "model" or rule.weights:
         return rows, ""
     judges = [*loaded.judges, MAJORITY]
-    chosen = (rows[place] for place in derived_rows)
-    votes = coded(chosen, loaded.tasks, loaded.datapoints, judges, loaded.students)
+    native_rows = [place for place, row in enumerate(rows) if row.source == "native"]
+    derived_rows = [place for place, row in enumerate(rows) if row.source != "native"]
+    rows = rows.copy()
+    verdicts, votes = (
+        coded((rows[place] for place in places), loaded.tasks, loaded.datapoints, judges, loaded.students)
+        for places in (native_rows, derived_rows)
+    )
+    for place, weight in zip(native_rows, away_weights(loaded, verdicts).tolist(), strict=True):
+        rows[place] = replace(rows[place], weight=rows[place].weight * weight)
     weights = as_fitted(votes, loaded.students, scores)
     if weights is not None:
-        rows = rows.copy()
         for place, weight in zip(derived_rows, weights.tolist(), strict=True):
             rows[place] = replace(rows[place], weight=weight)
     if scores is None or len(derived_rows) < len(rows) or not np.isfinite(scores).any():

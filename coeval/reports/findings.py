@@ -202,7 +202,7 @@ def pairs(report: PairsReport) -> list[str]:
     sentences = [f"{text}."]
     if report.apart is not None and len(overall) > 1:
         sentences = lead_sentences(text, overall, report.apart)
-    sentences += panel_sentences(report.panel)
+    sentences += [*own_items_sentences(report.own_items), *panel_sentences(report.panel)]
     if len(report.header.judges) == 1:
         sentences.append("One judge alone compared: nobody else tells how far its verdicts can be trusted.")
     seen, flips = sum(row.pairs for row in report.flips), sum(row.flips for row in report.flips)

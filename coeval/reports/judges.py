@@ -170,6 +170,7 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
         ],
         "follows_fit": report.follows_fit,
         "why_none": report.why_none,
+        "own_items": table(report.own_items, header),
         "flips": _flips_table(report.flips, header),
     }
 

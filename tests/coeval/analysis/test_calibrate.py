@@ -219,6 +219,7 @@ def test_without_labels_it_says_which_to_ask_for_first(tmp_path: Path, capsys: p
     with (out / "next.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["student"] for row in rows} == {"s1", "s2"}
+    assert all(row["prompt"] and row["response"] for row in rows)  # what people have to read is beside it
     # Filled in, it is what the next call reads.
     filled = tmp_path / "filled.csv"
     with filled.open("w", newline="") as file:
