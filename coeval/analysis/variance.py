@@ -153,8 +153,8 @@ def _own_items(loaded: LoadedRun, table: ScoreTable, fit: Fit | None) -> tuple[O
     counts = ~np.isnan(table.scores) if fit is None else fit.counts
     own = counts.any(axis=1) & table.wrote
     # Of verdicts an item stands in several places, one for each pair.
-    places = np.unique(np.stack([table.student[own], table.items[table.item[own]]]), axis=1)[0]
-    number = np.bincount(places, minlength=table.students)
+    written = np.unique(table.items[table.item[own]] * table.students + table.student[own])
+    number = np.bincount(written % table.students, minlength=table.students)
     advantages = None if fit is None else fit.advantages
     known = {} if fit is None or advantages is None else _known(fit, advantages)
     rows = []

@@ -393,9 +393,9 @@ def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str],
 
 
 def calibrate_parser() -> ArgumentParser:
-    """Return the flags of `coeval analyze calibrate`."""
+    """Return the flags of `coeval calibrate`."""
     flags = run_flags(
-        "analyze calibrate", "Correct students by people who scored some of the answers, and say which to score next."
+        "calibrate", "Correct students by people who scored some of the answers, and say which to score next."
     )
     _add_annotations(flags, "without it, which answers people should score first")
     add_out(flags, "folder for the page and the tables")

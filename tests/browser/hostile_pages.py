@@ -147,7 +147,7 @@ def coeval_reports(folder: Path) -> list[Path]:
 
 
 def people_and_judges(folder: Path) -> list[Path]:
-    """`coeval analyze calibrate`: people's scores of each student, by annotators whose names are hostile."""
+    """`coeval calibrate`: people's scores of each student, by annotators whose names are hostile."""
     run = hostile_run(folder / "run")
     scores = folder / "people.jsonl"
     with scores.open("w", encoding="utf-8") as file:
