@@ -1,7 +1,7 @@
 """Runs of CoEval with planted truths: what its analysis finds of them, beside what plain means and their tests find.
 
-python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking votes families coverage own-items
-    own-items-of-pairs]
+python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking votes families coverage missing
+    own-items own-items-of-pairs]
 
 Runs are written to a temporary folder in the format of `coeval run` and analysed by the reports of `coeval analyze`.
 Each table has a column for what was done before: plain means of all scores, with percentile intervals of a bootstrap
@@ -35,8 +35,8 @@ from coeval.analysis.statistics import holm, kendall
 from coeval.analysis.students import StudentPair, by_datapoint, fitted_pairs, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun, load_run
+from coeval.analysis.variance import missing_rows, verdict_own_items
 from coeval.analysis.variance import own_items as own_items_of
-from coeval.analysis.variance import verdict_own_items
 from coeval.analysis.votes import Rule, leaderboard_of, run_board, votes_of
 from p2l.common.bootstrap import bootstrap_mean
 
@@ -459,6 +459,29 @@ class _OfPairs:
             self.hits.append(lower <= 0.0 <= upper)
 
 
+def worst_left_out(seed: int) -> Planted:
+    """Return three equal students, of whom no judge scored the worst fifth of one's answers."""
+    run = at_home(seed, 0.0)
+    worst = np.argsort(run.levels[:, 2].sum(axis=(1, 2)), kind="stable")[: len(run.levels) // 5]
+    run.levels[worst, 2] = -1
+    return run
+
+
+def missing(runs: int) -> Iterator[Row]:
+    """Scores that are missing because of what they would have been."""
+    told, stars, starred_untold, old = 0, 0, 0, 0
+    for _, loaded in runs_of(worst_left_out, runs):
+        is_told = any(row.student == "c" for row in missing_rows(loaded))
+        has_star = any(pair.significant for pair in differences(loaded))
+        told, stars = told + is_told, stars + has_star
+        starred_untold += has_star and not is_told
+        old += any(p < 0.05 for p in old_p_values(loaded))
+    about = "equal students, the worst fifth of one's answers left out by all judges"
+    yield f"{about}: stars", share(stars / runs, 1), share(old / runs, 1)
+    yield f"{about}: told that scores are missing", share(told / runs), ""
+    yield f"{about}: stars without its being told", share(starred_untold / runs, 1), ""
+
+
 def leads(loaded: LoadedRun, formula: str) -> bool:
     """Whether the two strong teachers come first."""
     return {row.teacher for row in teacher_rows(loaded, formula)[:2]} == STRONG
@@ -492,6 +515,7 @@ SECTIONS: Mapping[str, Callable[[int], Iterator[Row]]] = {
     "votes": votes,
     "families": families,
     "coverage": coverage,
+    "missing": missing,
     "own-items": own_items,
     "own-items-of-pairs": own_items_of_pairs,
 }

@@ -55,6 +55,7 @@ from coeval.analysis.variance import (
     OwnItemsRow,
     PairPower,
     VarianceRow,
+    missing_doubts,
     missing_rows,
     own_items,
     pair_power,
@@ -135,7 +136,9 @@ class StudentPair:
     difference: Annotated[float, Shown("of means", "of the means on items in common, whoever scored them", 3)]
     lower: float
     upper: float
-    p_value: Annotated[float, Shown("p", "two-sided, of the fitted difference", 4)]
+    p_value: Annotated[
+        float, Shown("p", "two-sided, of the fitted difference beyond what missing scores may explain", 4)
+    ]
     significant: Annotated[bool, Shown("significant", "p below 0.05 after Holm's correction for all pairs")]
     datapoints: Annotated[int, Shown("items in common")]
     prompts: Annotated[int, Shown("prompts in common", "distinct ones: near duplicates are one")]
@@ -414,7 +417,8 @@ def by_datapoint(loaded: LoadedRun) -> Floats:
 def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
     """Compare every two students that share datapoints, by scores (D, S): the better first, large differences first.
 
-    Where the run has no fit the difference of means takes its place.
+    Where the run has no fit the difference of means takes its place. What scores that are missing beyond chance may
+    explain of a difference is in its interval and taken from its test.
     """
     fit = fit_run(loaded)
     fitted = {} if fit is None else dict(fitted_pairs(fit))
@@ -425,22 +429,26 @@ def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
         return ()
     plain = [_plain_difference(loaded, scores, a, b) for a, b in pairs]
     tests = [fitted.get(pair, means) for pair, means in zip(pairs, plain, strict=True)]
-    corrected = holm([test.p_value for test, _ in tests])
+    doubts = missing_doubts(loaded, scores)
+    p_values = [test.beyond(doubts[a], doubts[b]) for (a, b), (test, _) in zip(pairs, tests, strict=True)]
+    corrected = holm(p_values)
     rows = []
-    for (a, b), (test, of), (means, of_means), chance in zip(pairs, tests, plain, corrected.tolist(), strict=True):
+    for place, ((a, b), (test, of), (means, of_means)) in enumerate(zip(pairs, tests, plain, strict=True)):
         sign = 1.0 if test.difference >= 0 else -1.0
         better, worse = (a, b) if sign > 0 else (b, a)
+        low, high = test.limits(of, sign)
+        low, high = low - doubts[better, 0] - doubts[worse, 1], high + doubts[better, 1] + doubts[worse, 0]
         lower, upper = means.limits(of_means, sign)
         rows.append(
             StudentPair(
                 better=loaded.students[better],
                 worse=loaded.students[worse],
-                **with_limits("fit", (sign * test.difference, *test.limits(of, sign))),
+                **with_limits("fit", np.clip((sign * test.difference, low, high), -1.0, 1.0).tolist()),
                 difference=sign * means.difference,
                 lower=lower,
                 upper=upper,
-                p_value=test.p_value,
-                significant=bool(chance < SIGNIFICANT),
+                p_value=p_values[place],
+                significant=bool(corrected[place] < SIGNIFICANT),
                 datapoints=int(common[a, b]),
                 prompts=test.prompts,
             )
@@ -462,6 +470,11 @@ class Difference:
     def p_value(self) -> float:
         """Two-sided; 1 where one prompt says nothing."""
         return float(two_sided(self.difference, self.variance, self.freedom))
+
+    def beyond(self, first: Floats, second: Floats) -> float:
+        """Return the p-value of what is left of it where the two may be too high, and too low, by so much, (2,)."""
+        slack = first[0] + second[1] if self.difference > 0 else first[1] + second[0]
+        return float(two_sided(max(abs(self.difference) - slack, 0.0), self.variance, self.freedom))
 
     def limits(self, spread: Variance, sign: float) -> tuple[float, float]:
         """Return limits of the difference in this direction, given the means (2,) that it is of, over prompts."""

@@ -125,6 +125,26 @@ def missing_rows(loaded: LoadedRun) -> tuple[MissingRow, ...]:
     return tuple(rows)
 
 
+def missing_doubts(loaded: LoadedRun, scores: Floats) -> Floats:
+    """Return by how much each student's mean may be too high, and too low, by answers that no judge scored, (S, 2).
+
+    Of a student who lacks more of them than others (`missing_rows`) what lacks beyond that may be as bad as the worst
+    answers of others, or as good as their best, as many of these; all is by `scores` (D, S). Nothing is lacking where
+    that depends on no student.
+    """
+    doubts = np.zeros((len(loaded.students), 2))
+    for row in missing_rows(loaded):
+        student = loaded.students.index(row.student)
+        given, others = scores[:, student], np.delete(scores, student, axis=1)
+        given, others = given[np.isfinite(given)], np.sort(others[np.isfinite(others)])
+        share = row.missing / row.answers - row.elsewhere
+        if not row.judge and len(given) and len(others):
+            number = max(1, round(share * len(others)))
+            ends = (given.mean() - others[:number].mean(), others[-number:].mean() - given.mean())
+            doubts[student] = share * np.maximum(ends, 0.0)
+    return doubts
+
+
 def _due(
     loaded: LoadedRun, scored: npt.NDArray[np.bool_], student: Codes, task: Codes
 ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:

@@ -90,6 +90,8 @@ def missing_sentences(rows: Sequence[MissingRow]) -> list[str]:
     more = f" ({len(rows) - len(lacks)} more such cases)" if len(rows) > len(lacks) else ""
     if lacks:
         sentences.append(f"{'; '.join(lacks)}: if these are its worst answers or its best, its score is wrong.{more}")
+    if any(not row.judge for row in rows):
+        sentences.append("Differences that answers without any score may explain count as chance.")
     return sentences
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.coeval_panels import Panel, coverage, has_star, planted
-from benchmarks.coeval_planted import Planted, arena, at_home, graded, words, write
+from benchmarks.coeval_planted import Planted, arena, at_home, graded, words, worst_left_out, write
 from coeval.analysis.fit import Fit, fit_table
 from coeval.analysis.judge_tests import bias_tests, panel_worth
 from coeval.analysis.panel import effective_number, error_correlation, shared_errors
@@ -181,8 +181,25 @@ def test_scores_that_are_missing_by_student_are_told(tmp_path: Path) -> None:
     (row, *others) = missing_rows(write(tmp_path / "gaps", run))
     assert (row.judge, row.student, row.answers, row.missing) == ("", "c", 80, 20)
     assert {other.judge for other in others} == {"j", "k"}
-    (sentence,) = missing_sentences([row, *others])
+    sentence, of_tests = missing_sentences([row, *others])
     assert sentence.startswith("Every judge left 25% of c's answers without a score and 0% of others': if these")
+    assert of_tests == "Differences that answers without any score may explain count as chance."
+
+
+def test_what_missing_scores_may_explain_tells_no_students_apart(tmp_path: Path) -> None:
+    run = worst_left_out(0)
+    report = student_report(write(tmp_path / "run", run))
+    pairs = {(pair.better, pair.worse): pair for pair in report.pairs}
+    lead = pairs["c", "a"]
+    assert lead.fit > 0.15
+    assert not lead.significant
+    assert lead.fit_lower < 0.0
+    # Who lost answers at random is told as well, and what chance cannot explain stays.
+    run.levels[:, 0] = 0
+    apart = {
+        (pair.better, pair.worse) for pair in student_report(write(tmp_path / "worse", run)).pairs if pair.significant
+    }
+    assert {("c", "a"), ("b", "a")} <= apart
 
 
 def test_a_judge_that_never_scored_a_student_is_told_apart_from_scores_that_are_missing(tmp_path: Path) -> None:
