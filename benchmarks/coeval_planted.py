@@ -386,23 +386,28 @@ def own_items(runs: int) -> Iterator[Row]:
     """Students of whom all but one wrote the items; the first has an advantage at its own."""
     for students in ("abc", "abcd"):
         for advantage in (0.0, 0.3, 0.6, 1.2):
-            alike = partial(at_home, students=students, advantage=advantage)
-            stars, found, hits, fits, plain = 0, 0, [], [], []
-            for _, loaded in runs_of(alike, runs):
-                pairs = differences(loaded)
-                stars += any(pair.significant for pair in pairs)
-                hits += [pair.fit_lower <= 0.0 <= pair.fit_upper for pair in pairs]
-                found += any(row.flagged for row in own_items_of(loaded) if row.student == "a")
-            for run, loaded in runs_of(partial(alike, skilled=True), runs):
-                truth = np.array([run.truth[name] for name in loaded.students])
-                rows = {row.student: row.fit or 0.0 for row in student_rows(loaded)}
-                fits.append(kendall(truth, np.array([rows[name] for name in loaded.students])) or 0.0)
-                plain.append(kendall(truth, plain_means(loaded)) or 0.0)
-            about = f"{len(students)} students, all but one wrote items, the first better by {advantage} at its own"
-            yield f"{about}: found", share(found / runs), ""
-            yield f"{about}: stars for equals", share(stars / runs, 1), ""
-            yield f"{about}: intervals of differences that hold zero", f"{np.mean(hits):.3f}", ""
-            yield f"{about}: Kendall's tau where they differ", f"{np.mean(fits):.3f}", f"{np.mean(plain):.3f}"
+            yield from own_items_of_students(runs, students, advantage)
+
+
+def own_items_of_students(runs: int, students: str, advantage: float) -> Iterator[Row]:
+    """Return the rows of these students and this advantage."""
+    alike = partial(at_home, students=students, advantage=advantage)
+    stars, found, hits, fits, plain = 0, 0, [], [], []
+    for _, loaded in runs_of(alike, runs):
+        pairs = differences(loaded)
+        stars += any(pair.significant for pair in pairs)
+        hits += [pair.fit_lower <= 0.0 <= pair.fit_upper for pair in pairs]
+        found += any(row.flagged for row in own_items_of(loaded) if row.student == "a")
+    for run, loaded in runs_of(partial(alike, skilled=True), runs):
+        truth = np.array([run.truth[name] for name in loaded.students])
+        rows = {row.student: row.fit or 0.0 for row in student_rows(loaded)}
+        fits.append(kendall(truth, np.array([rows[name] for name in loaded.students])) or 0.0)
+        plain.append(kendall(truth, plain_means(loaded)) or 0.0)
+    about = f"{len(students)} students, all but one wrote items, the first better by {advantage} at its own"
+    yield f"{about}: found", share(found / runs), ""
+    yield f"{about}: stars for equals", share(stars / runs, 1), ""
+    yield f"{about}: intervals of differences that hold zero", f"{np.mean(hits):.3f}", ""
+    yield f"{about}: Kendall's tau where they differ", f"{np.mean(fits):.3f}", f"{np.mean(plain):.3f}"
 
 
 def _compared(make: Callable[[int], Planted], seed: int) -> Planted:
@@ -414,28 +419,33 @@ def own_items_of_pairs(runs: int) -> Iterator[Row]:
     """The same students, whose answers judges compare; before, the fit took no account of who wrote an item."""
     for students in ("abc", "abcd"):
         for advantage in (0.0, 0.6, 1.2):
-            alike = partial(at_home, students=students, advantage=advantage)
-            found, columns = 0, [_OfPairs(), _OfPairs()]
-            for skilled in (False, True):
-                for run, loaded in runs_of(partial(_compared, partial(alike, skilled=skilled)), runs):
-                    truth = np.array([run.truth[name] for name in loaded.students])
-                    whole = verdict_table(loaded)
-                    blind = fit_table(replace(whole, wrote=np.zeros_like(whole.wrote)))
-                    for column, fit in zip(columns, (fit_verdicts(loaded), blind), strict=True):
-                        if fit is not None:
-                            column.add(fit, truth, skilled=skilled)
-                    if skilled:
-                        board = run_board(loaded)
-                        columns[0].boards.append(kendall(truth, board.coefs) or 0.0 if board is not None else 0.0)
-                    else:
-                        found += any(row.flagged for row in verdict_own_items(loaded) if row.student == "a")
-            wrote = f"{len(students)} students compared, all but one wrote items"
-            about = f"{wrote}, the first better by {advantage} at its own"
-            yield f"{about}: found", share(found / runs), ""
-            yield f"{about}: stars for equals", *(share(one.stars / runs, 1) for one in columns)
-            yield f"{about}: intervals of differences that hold zero", *(f"{np.mean(one.hits):.3f}" for one in columns)
-            yield f"{about}: Kendall's tau where they differ", *(f"{np.mean(one.taus):.3f}" for one in columns)
-            yield f"{about}: the same of the leaderboard of votes", f"{np.mean(columns[0].boards):.3f}", ""
+            yield from own_items_compared(runs, students, advantage)
+
+
+def own_items_compared(runs: int, students: str, advantage: float) -> Iterator[Row]:
+    """Return the rows of these students and this advantage."""
+    alike = partial(at_home, students=students, advantage=advantage)
+    found, columns = 0, [_OfPairs(), _OfPairs()]
+    for skilled in (False, True):
+        for run, loaded in runs_of(partial(_compared, partial(alike, skilled=skilled)), runs):
+            truth = np.array([run.truth[name] for name in loaded.students])
+            whole = verdict_table(loaded)
+            blind = fit_table(replace(whole, wrote=np.zeros_like(whole.wrote)))
+            for column, fit in zip(columns, (fit_verdicts(loaded), blind), strict=True):
+                if fit is not None:
+                    column.add(fit, truth, skilled=skilled)
+            if skilled:
+                board = run_board(loaded)
+                columns[0].boards.append(kendall(truth, board.coefs) or 0.0 if board is not None else 0.0)
+            else:
+                found += any(row.flagged for row in verdict_own_items(loaded) if row.student == "a")
+    wrote = f"{len(students)} students compared, all but one wrote items"
+    about = f"{wrote}, the first better by {advantage} at its own"
+    yield f"{about}: found", share(found / runs), ""
+    yield f"{about}: stars for equals", *(share(one.stars / runs, 1) for one in columns)
+    yield f"{about}: intervals of differences that hold zero", *(f"{np.mean(one.hits):.3f}" for one in columns)
+    yield f"{about}: Kendall's tau where they differ", *(f"{np.mean(one.taus):.3f}" for one in columns)
+    yield f"{about}: the same of the leaderboard of votes", f"{np.mean(columns[0].boards):.3f}", ""
 
 
 @dataclass

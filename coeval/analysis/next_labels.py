@@ -45,7 +45,7 @@ def next_labels(
     """
     table = score_table(loaded)
     responses = np.unique(loaded.pairs.response)
-    free = ~np.isin(responses, annotations.response) & np.isfinite(panel)
+    free = np.asarray(~np.isin(responses, annotations.response) & np.isfinite(panel))
     left = np.bincount(table.student[free], minlength=table.students)
     chosen, known = np.zeros(table.students, dtype=np.int64), labels.astype(np.float64)
     for _ in range(_ANSWERS):
@@ -57,7 +57,7 @@ def next_labels(
         chosen[student] += 1
         known[student] += 1.0
     models = np.array([kind == "model" for kind in loaded.kinds], dtype=bool)
-    by_model = np.isfinite(loaded.pairs.scores[:, models]).any(axis=1)
+    by_model = np.asarray(np.isfinite(loaded.pairs.scores[:, models]).any(axis=1))
     rows = []
     for student in np.flatnonzero(chosen).tolist():
         mine = np.flatnonzero(free & (table.student == student))
@@ -65,8 +65,9 @@ def next_labels(
         start = np.random.default_rng(student).random()
         places = ((np.arange(chosen[student]) + start) * len(mine) / chosen[student]).astype(np.int64)
         for row in mine[places].tolist():
-            scored = loaded.pairs.response == responses[row]
-            scored &= by_model if by_model[scored].any() else True
+            scored: Mask = loaded.pairs.response == responses[row]
+            if by_model[scored].any():
+                scored = scored & by_model
             rows += [
                 NextLabel(loaded.responses[responses[row]], loaded.students[student], loaded.factors[factor])
                 for factor in np.unique(loaded.pairs.factor[scored]).tolist()

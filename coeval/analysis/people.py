@@ -195,7 +195,7 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
     judges = list(_judges(loaded, pairs))
     corrected = corrected_run(loaded, annotations)
     _, panel = panel_scores(loaded)
-    is_open = ~(corrected.is_apart() | np.eye(len(corrected.score), dtype=bool)).all(axis=1)
+    is_open = np.asarray(~(corrected.is_apart() | np.eye(len(corrected.score), dtype=bool)).all(axis=1))
     rows, people = labelled_rows(loaded, annotations)
     scores = score_table(loaded).scores[rows]
     judging = np.asarray((~np.isnan(scores)).any(axis=0))
