@@ -30,13 +30,12 @@ from benchmarks.tables import share, table
 from coeval.analysis.bias import family_rows, self_preference_rows
 from coeval.analysis.fit import Fit, fit_table, fit_verdicts
 from coeval.analysis.judge_tests import bias_tests
-from coeval.analysis.panel import verdict_table
+from coeval.analysis.panel import ScoreTable, verdict_table
 from coeval.analysis.statistics import holm, kendall
 from coeval.analysis.students import StudentPair, by_datapoint, fitted_pairs, student_pairs, student_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun, load_run
-from coeval.analysis.variance import missing_rows, verdict_own_items
-from coeval.analysis.variance import own_items as own_items_of
+from coeval.analysis.variance import advantage_tests, missing_rows, verdict_own_items
 from coeval.analysis.votes import Rule, leaderboard_of, run_board, votes_of
 from p2l.common.bootstrap import bootstrap_mean
 
@@ -391,23 +390,23 @@ def own_items(runs: int) -> Iterator[Row]:
 
 def own_items_of_students(runs: int, students: str, advantage: float) -> Iterator[Row]:
     """Return the rows of these students and this advantage."""
-    alike = partial(at_home, students=students, advantage=advantage)
-    stars, found, hits, fits, plain = 0, 0, [], [], []
-    for _, loaded in runs_of(alike, runs):
-        pairs = differences(loaded)
-        stars += any(pair.significant for pair in pairs)
-        hits += [pair.fit_lower <= 0.0 <= pair.fit_upper for pair in pairs]
-        found += any(row.flagged for row in own_items_of(loaded) if row.student == "a")
-    for run, loaded in runs_of(partial(alike, skilled=True), runs):
-        truth = np.array([run.truth[name] for name in loaded.students])
-        rows = {row.student: row.fit or 0.0 for row in student_rows(loaded)}
-        fits.append(kendall(truth, np.array([rows[name] for name in loaded.students])) or 0.0)
-        plain.append(kendall(truth, plain_means(loaded)) or 0.0)
+    found, columns, plain = 0, [_OwnItems(), _OwnItems()], []
+    for seed in range(runs):
+        for skilled in (False, True):
+            run = at_home(seed, advantage, students, skilled=skilled)
+            truth, whole = np.array(list(run.truth.values())), as_table(run)
+            blind = fit_table(replace(whole, wrote=np.zeros_like(whole.wrote)))
+            for column, fit in zip(columns, (fit_table(whole), blind), strict=True):
+                if fit is not None:
+                    column.add(fit, truth, skilled=skilled)
+                    if column is columns[0] and not skilled:
+                        found += advantage_tests(fit)[0].flagged
+            if skilled:
+                plain.append(kendall(truth, run.levels.mean(axis=(0, 2, 3))) or 0.0)
     about = f"{len(students)} students, all but one wrote items, the first better by {advantage} at its own"
     yield f"{about}: found", share(found / runs), ""
-    yield f"{about}: stars for equals", share(stars / runs, 1), ""
-    yield f"{about}: intervals of differences that hold zero", f"{np.mean(hits):.3f}", ""
-    yield f"{about}: Kendall's tau where they differ", f"{np.mean(fits):.3f}", f"{np.mean(plain):.3f}"
+    yield from _told(about, columns)
+    yield f"{about}: the same of plain means", "", f"{np.mean(plain):.3f}"
 
 
 def _compared(make: Callable[[int], Planted], seed: int) -> Planted:
@@ -425,7 +424,7 @@ def own_items_of_pairs(runs: int) -> Iterator[Row]:
 def own_items_compared(runs: int, students: str, advantage: float) -> Iterator[Row]:
     """Return the rows of these students and this advantage."""
     alike = partial(at_home, students=students, advantage=advantage)
-    found, columns = 0, [_OfPairs(), _OfPairs()]
+    found, columns = 0, [_OwnItems(), _OwnItems()]
     for skilled in (False, True):
         for run, loaded in runs_of(partial(_compared, partial(alike, skilled=skilled)), runs):
             truth = np.array([run.truth[name] for name in loaded.students])
@@ -442,17 +441,42 @@ def own_items_compared(runs: int, students: str, advantage: float) -> Iterator[R
     wrote = f"{len(students)} students compared, all but one wrote items"
     about = f"{wrote}, the first better by {advantage} at its own"
     yield f"{about}: found", share(found / runs), ""
-    yield f"{about}: stars for equals", *(share(one.stars / runs, 1) for one in columns)
-    yield f"{about}: intervals of differences that hold zero", *(f"{np.mean(one.hits):.3f}" for one in columns)
-    yield f"{about}: Kendall's tau where they differ", *(f"{np.mean(one.taus):.3f}" for one in columns)
+    yield from _told(about, columns)
     yield f"{about}: the same of the leaderboard of votes", f"{np.mean(columns[0].boards):.3f}", ""
 
 
-@dataclass
-class _OfPairs:
-    """What fits of verdicts say of students who are alike at items of others (stars, hits), and who are not."""
+def as_table(run: Planted) -> ScoreTable:
+    """Return the scores of a run as the fit takes them, without writing them: every judge has scored every answer."""
+    items, students, judges = run.levels.shape[:3]
+    wrote = np.array([[teacher == student for student in run.students] for teacher in run.teachers])
+    return ScoreTable(
+        student=np.tile(np.arange(students), items),
+        item=np.repeat(np.arange(items), students),
+        task=np.zeros(items * students, dtype=np.int64),
+        scores=(run.levels.mean(axis=3) / (len(LEVELS) - 1)).reshape(-1, judges),
+        own=np.zeros((items * students, judges), dtype=bool),
+        wrote=wrote.ravel(),
+        length=np.zeros(items * students),
+        cluster=np.arange(items),
+        items=np.arange(items),
+        students=students,
+        tasks=1,
+    )
 
-    stars: int = 0
+
+def _told(about: str, columns: Sequence[_OwnItems]) -> Iterator[Row]:
+    """Return what fits with and without advantages told."""
+    now, before = columns
+    yield f"{about}: stars for equals", share(np.mean(now.stars), 1), share(np.mean(before.stars), 1)
+    yield f"{about}: intervals of differences that hold zero", f"{np.mean(now.hits):.3f}", f"{np.mean(before.hits):.3f}"
+    yield f"{about}: Kendall's tau where they differ", f"{np.mean(now.taus):.3f}", f"{np.mean(before.taus):.3f}"
+
+
+@dataclass
+class _OwnItems:
+    """What fits say of students who are alike at items of others (stars, hits), and who are not."""
+
+    stars: list[bool] = field(default_factory=list)
     hits: list[bool] = field(default_factory=list)
     taus: list[float] = field(default_factory=list)
     boards: list[float] = field(default_factory=list)
@@ -463,7 +487,7 @@ class _OfPairs:
             self.taus.append(kendall(truth, fit.score) or 0.0)
             return
         tests = [pair for _, pair in fitted_pairs(fit)]
-        self.stars += bool((holm([test.p_value for test, _ in tests]) < 0.05).any())
+        self.stars.append(bool((holm([test.p_value for test, _ in tests]) < 0.05).any()))
         for test, spread in tests:
             lower, upper = test.limits(spread, 1.0 if test.difference >= 0 else -1.0)
             self.hits.append(lower <= 0.0 <= upper)

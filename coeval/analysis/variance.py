@@ -21,7 +21,6 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.advantages import Advantages
 from coeval.analysis.fit import Fit, fit_run, fit_verdicts
 from coeval.analysis.panel import ScoreTable, score_table, verdict_table
 from coeval.analysis.statistics import Codes, Floats, holm, influence_variance, t_limits, two_sided
@@ -175,8 +174,7 @@ def _own_items(loaded: LoadedRun, table: ScoreTable, fit: Fit | None) -> tuple[O
     # Of verdicts an item stands in several places, one for each pair.
     written = np.unique(table.items[table.item[own]] * table.students + table.student[own])
     number = np.bincount(written % table.students, minlength=table.students)
-    advantages = None if fit is None else fit.advantages
-    known = {} if fit is None or advantages is None else _known(fit, advantages)
+    known = {} if fit is None else advantage_tests(fit)
     rows = []
     for student in np.flatnonzero(number).tolist():
         test = known.get(student)
@@ -196,7 +194,7 @@ def _own_items(loaded: LoadedRun, table: ScoreTable, fit: Fit | None) -> tuple[O
 
 
 @dataclass(frozen=True)
-class _AdvantageTest:
+class AdvantageTest:
     """A test of an advantage."""
 
     effect: float
@@ -207,8 +205,11 @@ class _AdvantageTest:
     in_common: bool
 
 
-def _known(fit: Fit, advantages: Advantages) -> dict[int, _AdvantageTest]:
+def advantage_tests(fit: Fit) -> dict[int, AdvantageTest]:
     """Return the tests of advantages by student."""
+    advantages = fit.advantages
+    if advantages is None:
+        return {}
     effect = fit.scale * fit.solution.advantage
     # An advantage is known as well as the fewer of the answers that it compares are.
     own, others = advantages.own_shares, advantages.other_shares
@@ -219,7 +220,7 @@ def _known(fit: Fit, advantages: Advantages) -> dict[int, _AdvantageTest]:
     p_values = np.where(effect > 0, two / 2.0, 1.0 - two / 2.0)
     is_flagged = holm(p_values.tolist()) < _CHANCE
     return {
-        writer: _AdvantageTest(
+        writer: AdvantageTest(
             effect=float(effect[place]),
             lower=float(low[place]),
             upper=float(high[place]),
