@@ -13,7 +13,7 @@ scores). It is fitted in three steps, each of which needs sums over items alone:
 3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2,
    or less where it errs as others do or where tastes outweigh noise (`coeval.analysis.panel`); its scores of its own
    answers do not, where others scored these. What a student gains at items that it wrote itself is an effect beside its
-   quality, which is that at items of others (`coeval.analysis.advantages`).
+   quality, which is that at items of others (`Advantages`).
 
 Intervals come from what each cluster of items adds to theta (a sandwich; `coeval.analysis.statistics`).
 
@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.advantages import Advantages, believed, designs
 from coeval.analysis.panel import (
     LEAST_NOISE,
     PRIOR,
@@ -39,16 +38,89 @@ from coeval.analysis.panel import (
     fit_judges,
     length_worth,
     score_table,
+    taste_exposure,
     verdict_table,
     weighed_panel,
 )
-from coeval.analysis.statistics import Codes, Floats
+from coeval.analysis.statistics import Codes, Floats, rare_gains
 from coeval.analysis.units import LoadedRun, once
 
+_LEAST_OTHERS = 5  # prompts of others that tell a student's quality
+_LEAST_OWN = 2  # prompts of its own that tell its advantage
 _EM_STEPS = 12
 _LEAST_LEFT = 0.02  # share of an error that has to be left for it to count
 _MUCH_SHARPER = 0.2  # reliability
 _MUCH_TASTE = 0.02  # variance of tastes, as a share of that of scores within items
+
+
+# Advantages of students at items that they wrote themselves, effects beside their quality.
+#
+# A student's answers to its own items are a group of their own, whose quality is the student's and an advantage. Each
+# student has its own; where these cannot be told from students' quality, as where two students each wrote half of the
+# items and nobody else answered, all have one in common. Where that cannot be told either there is none.
+#
+# They are random effects (`rare_gains`): what is taken out of a student's quality is the mean of its advantage given
+# the estimates, and the doubt about it is added to that about quality. Where nothing hints at an advantage items of a
+# student's own count nearly as those of others.
+#
+# W students wrote items; G groups of answers.
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """How answers to items of students' own enter the equations of students."""
+
+    writers: Codes  # (W,): students who have an advantage
+    place: Codes  # (W,): which of the advantages, from 0 to A - 1
+    group: Codes  # (R,): the student; for its answers to its own items S and its place among writers
+    design: Floats  # (G, S + A): qualities of groups, of students and advantages
+    is_own: Mask  # (S,): whether a student has an advantage that it shares with nobody
+    shares: Floats  # (C, S): each cluster's share of a student's answers to items of others
+    own_shares: Floats  # (C, A): and of the answers at home that an advantage rests on
+    other_shares: Floats  # (C, A): and of these writers' answers to items of others
+
+
+def _designs(table: ScoreTable, counts: Mask) -> Iterator[Advantages | None]:
+    """Yield what advantages to fit to the scores that count (R, J), as many as may be first; None last."""
+    rows = counts.any(axis=1)
+    cluster, clusters = table.cluster[table.item], int(table.cluster.max(initial=-1)) + 1
+
+    def answers(chosen: Mask) -> Floats:
+        """Count answers by cluster and student, (C, S)."""
+        cells = cluster[chosen] * table.students + table.student[chosen]
+        counted = np.bincount(cells, minlength=clusters * table.students)
+        return counted.reshape(clusters, table.students).astype(np.float64)
+
+    if (rows & table.wrote).any():
+        own, others = answers(rows & table.wrote), answers(rows & ~table.wrote)
+        enough = ((own > 0).sum(axis=0) >= _LEAST_OWN) & ((others > 0).sum(axis=0) >= _LEAST_OTHERS)
+        writers = np.flatnonzero(enough)
+        for common in (False, True)[: min(len(writers), 2)]:
+            yield _advantages(table, writers, own, others, common=common)
+    yield None
+
+
+def _advantages(table: ScoreTable, writers: Codes, own: Floats, others: Floats, *, common: bool) -> Advantages:
+    """Return the advantages of writers at their own items, `common`: all being one."""
+    place = np.full(table.students, -1)
+    place[writers] = np.arange(len(writers))
+    at_home = table.wrote & (place[table.student] >= 0)
+    of_students = np.eye(table.students)
+    of_writers = np.ones((len(writers), 1)) if common else np.eye(len(writers))
+    none = np.zeros((table.students, of_writers.shape[1]))
+    is_own = np.zeros(table.students, dtype=bool)
+    is_own[writers] = not common
+    of_own, of_others = own[:, writers] @ of_writers, others[:, writers] @ of_writers
+    return Advantages(
+        writers=writers,
+        place=of_writers.argmax(axis=1),
+        group=np.where(at_home, table.students + place[table.student], table.student),
+        design=np.block([[of_students, none], [of_students[writers], of_writers]]),
+        is_own=is_own,
+        shares=others / np.maximum(others.sum(axis=0), 1.0),
+        own_shares=of_own / of_own.sum(axis=0),
+        other_shares=of_others / of_others.sum(axis=0),
+    )
 
 
 # Students: generalised least squares with items and severities as fixed effects.
@@ -169,7 +241,7 @@ class _Equations:
         if self.design is not None:
             free = solved[students:]
             error = np.sqrt(np.maximum(np.diag(inverse)[students:], 1e-18))
-            mean, doubt = believed(free / error)
+            mean, doubt = rare_gains(free / error)
             kept = error * mean
             left = np.linalg.pinv(matrix[:students, :students], rcond=1e-9, hermitian=True)
             moved = left @ matrix[:students, students:]  # by how much an advantage moves students' quality
@@ -461,7 +533,7 @@ def _posterior(
 
 def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
     """Return the fit with judges as they are; None where students cannot be compared."""
-    for advantages in designs(table, counts):
+    for advantages in _designs(table, counts):
         variance = _spread(solve(table, judges, counts, 0.5, advantages, with_influence=False))
         solution = solve(table, judges, counts, variance, advantages)
         if solution.is_connected:
@@ -498,22 +570,11 @@ def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
         score=score,
         influence=influence,
         shares=shares,
-        exposure=scale**2 * _exposure(table, counts, judges),
+        exposure=scale**2 * taste_exposure(table, counts, judges),
         advantages=advantages,
         controlled=score - controlled,
         controlled_influence=influence - moved,
     )
-
-
-def _exposure(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Floats:
-    """Return the variance of each student's quality (S,) where tastes have variance 1, as each judge counts for it."""
-    answers = np.stack([np.bincount(table.student, column, minlength=table.students) for column in counts.T], axis=1)
-    weights = answers * judges.evidence
-    total = weights @ judges.sharpness
-    weights = np.divide(weights, total[:, None], out=np.zeros(weights.shape), where=total[:, None] > 0)
-    covariance = judges.errors * np.outer(judges.sd, judges.sd)
-    variance: Floats = np.einsum("sj,jk,sk->s", weights, covariance, weights)
-    return variance
 
 
 def _controlled(table: ScoreTable, judges: JudgeFit, counts: Mask, scale: float) -> tuple[Floats, Floats]:

@@ -556,3 +556,14 @@ def effective_number(errors: Floats, noise: Floats) -> Floats:
     total = covariance.sum(axis=(-1, -2))
     result: Floats = judges * (sd**2).sum(axis=-1) / np.maximum(total, 1e-300)
     return np.asarray(np.clip(result, 1.0, judges))
+
+
+def taste_exposure(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Floats:
+    """Return the variance of each student's quality (S,) where tastes have variance 1, as each judge counts for it."""
+    answers = np.stack([np.bincount(table.student, column, minlength=table.students) for column in counts.T], axis=1)
+    weights = answers * judges.evidence
+    total = weights @ judges.sharpness
+    weights = np.divide(weights, total[:, None], out=np.zeros(weights.shape), where=total[:, None] > 0)
+    covariance = judges.errors * np.outer(judges.sd, judges.sd)
+    variance: Floats = np.einsum("sj,jk,sk->s", weights, covariance, weights)
+    return variance

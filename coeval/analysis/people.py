@@ -11,9 +11,8 @@ from typing import Annotated
 
 import numpy as np
 
-from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows
+from coeval.analysis.annotations import Annotations, NextLabel, PeopleAgreement, agreement_rows, next_labels
 from coeval.analysis.fit import Fit, fit_run
-from coeval.analysis.next_labels import NextLabel, next_labels
 from coeval.analysis.panel import Mask, ScoreTable, about_means, effective_number, item_products, score_table
 from coeval.analysis.records import LEVEL_WORDS, Skipped
 from coeval.analysis.statistics import Codes, Floats, Summaries, group_means, holm, t_limits, two_sided

@@ -374,6 +374,36 @@ def widened(estimate: Any, limits: Any, narrow: Variance, wide: Variance) -> tup
     )
 
 
+_EFFECT_WIDTH = 3.0  # of the normal distribution, in standard errors
+_LOSSES = 0.1  # of effects that are there: they are gains
+_EFFECT_SHARES = (np.arange(20) + 0.5) / 20  # of those that are there, all as likely
+
+
+def rare_gains(errors: Floats) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of effects given their estimates (F,), all in standard errors.
+
+    An effect is not there, or drawn from half of a normal distribution; how many are there is told by all of them.
+    """
+    from scipy.special import log_ndtr
+
+    shrunk = _EFFECT_WIDTH**2 / (1.0 + _EFFECT_WIDTH**2)
+    odds, means, squares = [], [], []  # against no effect, and moments where there is one, by its sign: (2, A)
+    for sign, chance in ((1.0, 1.0 - _LOSSES), (-1.0, _LOSSES)):
+        z = sign * np.sqrt(shrunk) * errors
+        odds.append(np.log(2.0 * chance * np.sqrt(1.0 - shrunk)) + shrunk * errors**2 / 2.0 + log_ndtr(z))
+        cut = np.exp(-(z**2) / 2.0 - log_ndtr(z)) / np.sqrt(2.0 * np.pi)
+        means.append(sign * np.sqrt(shrunk) * (z + cut))
+        squares.append(shrunk * (1.0 + z**2 + z * cut))
+    either = np.logaddexp(*odds)
+    by_share = np.log(_EFFECT_SHARES / (1.0 - _EFFECT_SHARES))[:, None] + either
+    likelihood = (np.log(1.0 - _EFFECT_SHARES)[:, None] + np.logaddexp(0.0, by_share)).sum(axis=1)
+    weights = np.exp(likelihood - likelihood.max())
+    is_there = weights @ np.exp(by_share - np.logaddexp(0.0, by_share)) / weights.sum()
+    chances = np.exp(np.array(odds) - either) * is_there
+    mean, square = ((chances * np.array(values)).sum(axis=0) for values in (means, squares))
+    return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
+
+
 def t_limits(estimate: Any, variance: Any, freedom: Any) -> tuple[Any, Any]:
     """Return 95 % limits of estimates by Student's t."""
     from scipy.special import stdtrit

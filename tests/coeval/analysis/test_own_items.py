@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.coeval_planted import at_home, write
-from coeval.analysis.advantages import believed
+from coeval.analysis.statistics import rare_gains
 from coeval.analysis.units import LoadedRun
 from coeval.pairs.board import BoardOptions, Slice, boards, pairs_report
 from coeval.pairs.preferences import PreferenceFilter, gather
@@ -22,14 +22,14 @@ def compared(folder: Path, advantage: float, students: str = "abc", seed: int = 
 
 
 def test_an_advantage_is_taken_out_as_far_as_it_is_more_than_chance() -> None:
-    mean, doubt = believed(np.array([0.0, 0.5, 6.0]))
+    mean, doubt = rare_gains(np.array([0.0, 0.5, 6.0]))
     assert mean[0] < mean[1] < 0.5  # of the size of chance
     assert 5.0 < mean[2] < 6.0
     assert (doubt < 1.0).all()
-    (alone,), _ = believed(np.array([2.0]))
-    (among, *_), _ = believed(np.array([2.0, 0.0, 0.0, 0.0]))
+    (alone,), _ = rare_gains(np.array([2.0]))
+    (among, *_), _ = rare_gains(np.array([2.0, 0.0, 0.0, 0.0]))
     assert among < alone  # others without one make it less likely
-    (loss,), _ = believed(np.array([-2.0]))
+    (loss,), _ = rare_gains(np.array([-2.0]))
     assert abs(loss) < alone / 3  # students seldom lose at their own items
 
 
