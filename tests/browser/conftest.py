@@ -76,6 +76,11 @@ class Visit:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
+    def follow(self, selector: str) -> None:
+        """Click a link or a button that opens another page, and wait for that."""
+        with self.page.expect_navigation():
+            self.page.click(selector)
+
     def blocked(self) -> list[str]:
         """What the page's policy stopped: the browser complains of each."""
         return [complaint for complaint in self.complaints if "Content Security Policy" in complaint]

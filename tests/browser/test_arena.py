@@ -69,18 +69,19 @@ def test_the_page_does_the_work_that_a_vote_carries(visit: Visits, tmp_path: Pat
             page.click(f"text={verdict}")
             page.wait_for_selector("#verdict table")
         assert opened.complaints == []
-        bare = visit(f"{url}/arena", java_script_enabled=False).page
-        bare.fill("#prompt", "hello")
-        bare.click("text=Ask two models")
-        assert "which needs scripts" in bare.inner_text("#vote")
+        bare = visit(f"{url}/arena", java_script_enabled=False)
+        bare.page.fill("#prompt", "hello")
+        bare.follow("text=Ask two models")
+        assert "which needs scripts" in bare.page.inner_text("#vote")
 
 
 def test_it_can_be_used_without_scripts(visit: Visits, arena: str) -> None:
-    page = visit(arena, java_script_enabled=False).page
+    opened = visit(arena, java_script_enabled=False)
+    page = opened.page
     page.fill("#prompt", "hello")
-    page.click("text=Ask two models")
+    opened.follow("text=Ask two models")
     assert page.inner_text("#answer-0").startswith("I am ")
-    page.click("text=A is better")
+    opened.follow("text=A is better")
     assert "A was better" in page.inner_text("#verdict")
 
 

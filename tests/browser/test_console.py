@@ -131,10 +131,11 @@ def test_keys_are_made_limited_and_revoked_with_keys_alone(console: Any, router:
 
 
 def test_it_can_be_read_without_scripts(console: Any) -> None:
-    page = console(java_script_enabled=False).page
+    opened = console(java_script_enabled=False)
+    page = opened.page
     assert page.locator("noscript svg").count() == 3
     page.fill("#try-prompt", "what is 12")
-    page.click("noscript button")
+    opened.follow("noscript button")
     assert page.locator("#mixture table tbody tr").count() == 3
 
 

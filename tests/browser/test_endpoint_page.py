@@ -138,16 +138,17 @@ def tab_to(page: Any, label: str) -> None:
 
 
 def test_it_can_be_read_without_scripts(visit: Visits, endpoint: Running) -> None:
-    page = visit(endpoint.url, java_script_enabled=False).page
+    opened = visit(endpoint.url, java_script_enabled=False)
+    page = opened.page
     page.fill("#turn-1", "write a long poem")
-    page.click("noscript button")
+    opened.follow("noscript button")
     answer = endpoint.client.post("/leaderboard", json={"prompt": ["write a long poem"]}).json()
     assert board(page) == [row["model"] for row in answer["leaderboard"]]
-    page.click("text=Add a turn")
+    opened.follow("text=Add a turn")
     assert page.input_value("#turn-1") == "write a long poem"
     assert page.locator("#turn-2").count() == 1
     page.fill("#filter", "cat")
-    page.click("noscript button")
+    opened.follow("noscript button")
     assert board(page) == ["cat"]
 
 

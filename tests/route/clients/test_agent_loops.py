@@ -170,6 +170,14 @@ OF_RESPONSES: dict[str, Client] = {
 CLIENTS = OF_CHAT | OF_MESSAGES | OF_RESPONSES
 # A provider that has the Responses API gets chat completions of all but its own clients, as the chat provider does.
 PAIRS = [(name, upstream) for name in CLIENTS for upstream in MODELS if upstream != "responses" or name in OF_RESPONSES]
+NATIVE = {"chat": OF_CHAT, "messages": OF_MESSAGES, "responses": OF_RESPONSES}
+FRAMEWORKS = ("pydantic-ai", "langchain", "openai-agents", "@ai-sdk")
+
+
+def with_mark(name: str, upstream: str) -> Any:
+    """Across protocols a framework says what its provider's client says: among the slow tests."""
+    is_slow = name.startswith(FRAMEWORKS) and name not in NATIVE[upstream]
+    return pytest.param(name, upstream, marks=[pytest.mark.slow] if is_slow else [])
 
 
 def unmarked(part: Any) -> Any:
@@ -192,7 +200,7 @@ def _in_blocks(turn: JSON) -> JSON:
     return {**turn, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 
 
-@pytest.mark.parametrize(("name", "upstream"), PAIRS)
+@pytest.mark.parametrize(("name", "upstream"), [with_mark(*pair) for pair in PAIRS])
 def test_three_rounds_of_tools_keep_the_prompt_cache(tmp_path: Path, name: str, upstream: str) -> None:
     asked = asked_upstream(tmp_path, CLIENTS[name], upstream)
     assert [received.protocol for received in asked] == [upstream] * (ROUNDS + 1)
