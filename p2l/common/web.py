@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -99,11 +99,14 @@ class alive(_Cancellation):  # noqa: N801 - likewise
     def __init__(self, receive: Receive, deadline: Deadline, late: Exception) -> None:
         super().__init__()
         self._receive = receive
+        self._deadline = deadline
+        self._late = late
         self._listener: asyncio.Future[None] | None = None
-        loop = asyncio.get_running_loop()
-        self._timers = (loop.call_at(deadline.at, self.cancel, late), loop.call_later(_UNHEARD_SECONDS, self._listen))
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(min(_UNHEARD_SECONDS, deadline.at - self._loop.time()), self._listen)
 
     def _listen(self) -> None:
+        self._timer = self._loop.call_at(self._deadline.at, self.cancel, self._late)
         self._listener = asyncio.ensure_future(_disconnected(self._receive))
         self._listener.add_done_callback(lambda task: None if task.cancelled() else self.cancel(ClientGoneError()))
 
@@ -111,8 +114,7 @@ class alive(_Cancellation):  # noqa: N801 - likewise
         self.__enter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        self._timer.cancel()
         if self._listener is not None:
             self._listener.cancel()
         self.__exit__(kind, error, trace)
@@ -136,7 +138,13 @@ class _Bodies:
     max_bytes = 2**30
 
 
-async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
+def headers_in(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request by their names in small letters; of several with one name the first."""
+    # Starlette's own object looks through all headers for each that is asked for, and raises an error for most of them.
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+
+
+async def read_body(headers: Mapping[str, str], receive: Receive, max_bytes: int, seconds: float) -> bytes:
     """Read the body of a request; raise ClientGoneError where the client left while it sent.
 
     Raise HTTPException 413 for one larger than `max_bytes`, 408 for one that did not arrive within `seconds`, 503 where
@@ -200,7 +208,7 @@ class BodyLimit:
             await self.app(scope, replayed, send)
 
 
-def bearer_of(headers: Headers) -> str | None:
+def bearer_of(headers: Mapping[str, str]) -> str | None:
     """Return the token of `Authorization: Bearer TOKEN`; None for another scheme or none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None

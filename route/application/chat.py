@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from p2l.common.long_texts import LONG, dumps, holds_more, patiently, to_json
-from p2l.common.web import ClientGoneError, Deadline, alive
+from p2l.common.web import ClientGoneError, Deadline, alive, headers_in
 from route.application.cached_calls import CachedCalls
 from route.application.compare import answer_of_two
 from route.application.decide import decide
@@ -53,7 +52,7 @@ class ChatEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         # A reload puts another service in place; this request keeps the one that it began with.
-        service, headers = self.live.service, Headers(scope=scope)
+        service, headers = self.live.service, headers_in(scope)
         answer = Answer(service.feedback.ids.new())
         if service.tracing is not None:
             answer.trace = service.tracing.begin(scope["path"], answer.request_id, headers)
@@ -74,7 +73,9 @@ class ChatEndpoint:
             keep(service, answer)  # after the answer: it is sent when its end is written
 
 
-async def _answer(service: Service, answer: Answer, headers: Headers, receive: Receive, reply: _Reply) -> None:
+async def _answer(
+    service: Service, answer: Answer, headers: Mapping[str, str], receive: Receive, reply: _Reply
+) -> None:
     # Read.
     key = await service.authenticate(headers)
     service.enter(answer, key)
@@ -108,11 +109,9 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
                     await reply.write(await service.hooks.after_stream(chunks, about(answer)))
                 else:
                     await service.dispatcher.relay(answer, deployment, opened, _heard(answer, reply.write))
-            remember(service, answer)
         else:
             deployment, completion = await service.dispatcher.run(answer, calls.whole if calls else ask_whole)
             answer.shown.append(answer.charges[-1])
-            remember(service, answer)
             if answer.unseen is not None:
                 answer.unseen.hear([completion])
             whole = mark_answer(completion, deployment.name, answer.choice.decision, answer.tried)
@@ -125,7 +124,9 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
         await reply.end()
     else:
         await reply.answer(whole, headers_of(answer))
-    # Keep; `ChatEndpoint` charges and logs every request, also one that failed.
+    # Keep, which nobody waits for; `ChatEndpoint` charges and logs every request, also one that failed.
+    if not request.compare:
+        remember(service, answer)
     if conversation is not None:
         service.sticky.remember(conversation, answer.shown[0].model)
     ask_unseen(service, answer)
@@ -154,7 +155,7 @@ def _held_in(chunks: list[JSON]) -> Write:
 
 
 async def read_chat(
-    service: Service, headers: Headers, receive: Receive, dialect: Dialect, answer: Answer
+    service: Service, headers: Mapping[str, str], receive: Receive, dialect: Dialect, answer: Answer
 ) -> ChatRequest:
     """Read and check a request, as hooks leave it; raise `ApiError` if it cannot be used."""
     # A client that sends a byte a second would else hold its place among the requests for as long as it likes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -89,8 +88,7 @@ async def _decide_among(
         with service.metrics.scoring.time():
             coefficients = await service.scorer.coefficients(turns, service.config.score_timeout_ms / 1000)
     if coefficients is not None:
-        # Not now, but while the provider answers.
-        asyncio.get_running_loop().call_soon(service.average.add, coefficients)
+        service.average.add(coefficients)
     elif service.fallback == "average":  # a configured `static_order` goes before it
         coefficients = service.average.coefficients
     demand = await request.apart(lambda: _demand(service, request))

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from starlette.datastructures import Headers
 
 from p2l.common.access import KeyJudge
 from p2l.common.config import line_of
@@ -224,7 +223,7 @@ class Service:
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 
-    async def authenticate(self, headers: Headers) -> KeyRecord:
+    async def authenticate(self, headers: Mapping[str, str]) -> KeyRecord:
         """Return the record of a request's key; raise `ApiError` 401 without a key, or with a wrong one."""
         record = await self.keys.check(key_of(headers))
         if isinstance(record, Refusal):

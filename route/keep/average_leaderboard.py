@@ -23,6 +23,7 @@ _MOST_PROMPTS = 1000
 _PROMPTS_AFTER_A_CHANGE = 20
 """The weight, in prompts, of the mean of an earlier revision of P2L's model."""
 _WRITE_SECONDS = 60.0
+_MOST_WAITING = 100
 
 
 class _Row(NamedTuple):
@@ -38,6 +39,8 @@ class Average(WriteBehind):
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
         """Begin without any."""
         super().__init__(database, clock)
+        self._waiting: list[Coefficients] = []
+        """Of prompts that the mean does not count yet."""
         self._names: tuple[str, ...] = ()
         self._mean: npt.NDArray[np.float64] = np.empty(0)
         self._revision = ""
@@ -49,6 +52,7 @@ class Average(WriteBehind):
     @property
     def coefficients(self) -> Coefficients | None:
         """Return the mean; None before a prompt was scored."""
+        self._count()
         if not self._names:
             return None
         coefs = dict(zip(self._names, self._mean.tolist(), strict=True))
@@ -56,6 +60,17 @@ class Average(WriteBehind):
 
     def add(self, coefficients: Coefficients) -> None:
         """Count the coefficients of one prompt."""
+        # Later and together: the first call of NumPy in a request takes longer than the rest.
+        self._waiting.append(coefficients)
+        if len(self._waiting) >= _MOST_WAITING:
+            self._count()
+
+    def _count(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for coefficients in waiting:
+            self._count_one(coefficients)
+
+    def _count_one(self, coefficients: Coefficients) -> None:
         coefs = coefficients.array
         if coefficients.revision != self._revision or len(coefs) != len(self._names):
             # Another revision goes on from the mean of the last one where it knew the model.
@@ -77,6 +92,7 @@ class Average(WriteBehind):
 
     def take(self) -> _Row | None:
         """See `WriteBehind`."""
+        self._count()
         now = self._clock()
         if not self._changed or not (self._is_closing or abs(now - self._written) >= _WRITE_SECONDS):
             return None

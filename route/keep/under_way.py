@@ -36,6 +36,7 @@ _FACTS_BYTES = _SLOT_BYTES - _FACTS_AT - _LENGTH.size
 _FIRST_SLOTS = 64
 _FREE, _UNDER_WAY, _SETTLED = range(3)
 _LOGGER = logging.getLogger("route")
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class CallNotes:
         """Note a call that is about to be made, and at least what it will cost; None where nothing is noted."""
         if self._map is None:
             return None
-        text = json.dumps(facts, separators=(",", ":")).encode()
+        text = _compact(facts).encode()
         if len(text) > _FACTS_BYTES:
             if not self._has_warned:
                 self._has_warned = True

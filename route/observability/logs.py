@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 LOGGER = logging.getLogger("route")
 """The logger of everything but requests: `LOGGER.warning("...", extra={"fields": {...}})`."""
+_SAME_IN_ALL = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "request", None, None))
 # Lines of this time are written together: a write takes longer than all else that logs a request.
 _TOGETHER_SECONDS = 0.05
 
@@ -75,8 +76,12 @@ class RequestRecord:
 
 def log_request(record: RequestRecord) -> None:
     """Write one line; fields that are None, False or empty are left out."""
-    # The record itself, so that its text is made when lines are written together.
-    LOGGER.info("request", extra={"fields": record})
+    if LOGGER.isEnabledFor(logging.INFO):
+        # By hand: what else Python's logging finds out for a line, and no line says, takes longer than all of it.
+        line = logging.LogRecord.__new__(logging.LogRecord)
+        # The record itself, so that its text is made when lines are written together.
+        vars(line).update(_SAME_IN_ALL, created=time.time(), fields=record)
+        LOGGER.handle(line)
 
 
 def _short(entry: Any) -> Any:

@@ -62,8 +62,9 @@ class RouterMetrics:
         self.first_token = histogram("first_token_seconds", text, ["model"])
         self.scoring = histogram("scoring_seconds", "Seconds until the scores were there.")
         self.running = gauge("running", "Chat requests under way.", multiprocess_mode="livesum")
-        # Every request looks for six children, for which the library takes a lock; none is ever removed.
-        for metric in (self.requests, self.errors, self.fallbacks, self.tokens, self.cost, self.spend, self.unscored):
+        # Every request looks for seven children, for which the library takes a lock; none is ever removed.
+        counters = (self.requests, self.errors, self.fallbacks, self.tokens, self.cost, self.spend, self.unscored)
+        for metric in (*counters, self.served):
             metric.labels = cache(metric.labels)  # type: ignore[method-assign]
         for timer in (self.latency, self.first_token):
             timer.labels = cache(timer.labels)  # type: ignore[method-assign]

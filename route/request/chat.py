@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
@@ -255,13 +254,13 @@ def thoughts_of(message: JSON) -> str:
     return next((str(message[name]) for name in _THOUGHTS if isinstance(message.get(name), str) and message[name]), "")
 
 
-def key_of(headers: Headers) -> str | None:
+def key_of(headers: Mapping[str, str]) -> str | None:
     """Return the key of a request, as OpenAI's clients or as Anthropic's send it."""
     token = bearer_of(headers)
     return (headers.get("x-api-key", "") if token is None else token).strip() or None
 
 
-async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
+async def read_body(headers: Mapping[str, str], receive: Receive, max_bytes: int, seconds: float) -> bytes:
     """Read the whole body; raise `ApiError` 413, 408 or 503 for one that is too large, too late, or one too many."""
     try:
         return await web.read_body(headers, receive, max_bytes, seconds)

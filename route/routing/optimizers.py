@@ -111,7 +111,7 @@ class Problem:
         """Return how many candidates, the first ones, cost no more than the budget; raise InfeasibleError for 0."""
         if self.budget is None:
             return len(self.costs)
-        count = int(self.costs.searchsorted(self.budget, side="right"))
+        count = bisect_right(self.costs, self.budget)
         if not count:
             raise InfeasibleError(
                 f"a budget of {self.budget:g} buys no answer: the cheapest model costs {self.costs[0]:g}"
@@ -131,13 +131,15 @@ def hull(scores: Floats, costs: Floats) -> list[int]:
     Costs (K,) ascend. Scores rise strictly from corner to corner; points on an edge are not corners; of models with
     equal cost and score the first counts.
     """
-    better = np.ones(len(scores), dtype=np.bool_)  # than all that cost less
-    np.greater(scores[1:], np.maximum.accumulate(scores)[:-1], out=better[1:])
-    rising = better.nonzero()[0]
     xs: list[float] = []
     ys: list[float] = []
     corners: list[int] = []
-    for position, x, y in zip(rising.tolist(), costs[rising].tolist(), scores[rising].tolist(), strict=True):
+    best = -math.inf
+    # Lists, since the calls of NumPy take longer than a loop over the models that a menu has.
+    for position, (x, y) in enumerate(zip(costs.tolist(), scores.tolist(), strict=True)):
+        if y <= best:  # no better than one that costs less
+            continue
+        best = y
         while xs:
             # The last point is no corner if it lies on or below the line from the one before it to (x, y).
             is_below = len(xs) > 1 and (ys[-1] - ys[-2]) * (x - xs[-1]) <= (y - ys[-1]) * (xs[-1] - xs[-2])
@@ -200,7 +202,7 @@ def _on_the_hull(problem: Problem) -> Mixture:
         # The last corner of the hull: the first of the best, which is the cheapest of these.
         return Mixture((int(problem.scores.argmax()),), (1.0,))
     corners = problem.corners
-    costs = problem.costs[corners].tolist()
+    costs = [float(problem.costs[corner]) for corner in corners]
     right = bisect_right(costs, problem.budget)
     if right == len(corners):
         return Mixture((corners[-1],), (1.0,))

@@ -253,7 +253,7 @@ class Router:
             costs=self._costs_of(by_name, dollars),
             expected_score=mixture.mean(problem.scores),
             expected_cost=mixture.mean(problem.costs),
-            strength=self.kind.strength(coefs[places[list(mixture.positions)]], np.array(mixture.shares), opponents),
+            strength=self._strength(coefs, places, mixture, opponents),
             find_frontier=partial(self._frontier, problem, places),
             budget=budget,
             explored=explored,
@@ -263,6 +263,11 @@ class Router:
             familiarity=coefficients.familiarity,
             in_dollars=dollars is not None and dollars.is_budget,
         )
+
+    def _strength(self, coefs: Floats, places: Indices, mixture: Mixture, opponents: Opponents) -> float:
+        if len(mixture.positions) == 1:
+            return float(coefs[places[mixture.positions[0]]])
+        return self.kind.strength(coefs[places[list(mixture.positions)]], np.array(mixture.shares), opponents)
 
     def _frontier(self, problem: Problem, places: Indices) -> tuple[FrontierPoint, ...]:
         return tuple(
