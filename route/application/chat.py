@@ -13,7 +13,7 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from p2l.common.long_texts import LONG, dumps, holds_more, patiently, to_json
+from p2l.common.long_texts import LONG, holds_more, long_dumps, patiently, to_json
 from p2l.common.web import ClientGoneError, Deadline, alive, headers_in
 from route.application.cached_calls import CachedCalls
 from route.application.compare import answer_of_two
@@ -264,7 +264,7 @@ class _Reply:
         for chunk in chunks:
             # A provider may send anything in one chunk, but hardly any is long.
             is_long = holds_more(chunk, _LONG_CHUNK_VALUES, LONG)
-            events += await patiently(partial(take, chunk, dumps)) if is_long else take(chunk)
+            events += await patiently(partial(take, chunk, long_dumps)) if is_long else take(chunk)
         if events:
             async with self.turn:
                 await self._part(events)

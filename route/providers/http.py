@@ -27,7 +27,7 @@ from yarl import URL
 
 from p2l.common.errors import ConfigError
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import LONG, may_be_deeper, parse_apart, to_json
+from p2l.common.long_texts import LONG, loads, may_be_deeper, parse_apart, to_json
 from p2l.common.version import __version__
 from p2l.common.web import time_limit
 from route.providers.base import (
@@ -296,7 +296,11 @@ class Transport:
         # Nearly all providers send UTF-8, which needs no search.
         is_utf8 = text[:1] == b"{" and text[1:2] != b"\0"
         try:
-            content = decoder.decode(text.decode("utf-8" if is_utf8 else json.detect_encoding(text), "surrogatepass"))
+            if is_utf8 and decoder is not _CAREFUL:
+                content = loads(text, decoder, "surrogatepass")
+            else:
+                name = "utf-8" if is_utf8 else json.detect_encoding(text)
+                content = decoder.decode(text.decode(name, "surrogatepass"))
         except (ValueError, RecursionError):
             raise self.malformed("what is not JSON") from None
         if may_be_deeper(text, DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):

@@ -26,12 +26,13 @@ from p2l.common.long_texts import (
     BusyError,
     TooManyValuesError,
     count_bytes,
-    decode,
     dumps,
     holds_more,
+    loads,
     may_be_deeper,
     parse_apart,
     patiently,
+    short_dumps,
 )
 from p2l.common.web import bearer_of
 from route.keep.stored_responses import ResponseStore
@@ -110,10 +111,8 @@ class ChatRequest:
         return await patiently(function) if self.has_many_values else function()
 
 
-_Dump: TypeAlias = Callable[[JSON], str]
+_Dump: TypeAlias = Callable[[JSON], bytes]
 """Writes JSON."""
-_compact: _Dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-"""Made once: each token of a stream is written so. What was read from JSON holds no circle."""
 
 
 class Dialect:
@@ -148,9 +147,9 @@ class Dialect:
         """Return the body of an error."""
         return error.body()
 
-    def take(self, chunk: JSON, dump: _Dump = _compact) -> bytes:
+    def take(self, chunk: JSON, dump: _Dump = short_dumps) -> bytes:
         """Return the events of a chunk, possibly none; raise ProviderError for a malformed one."""
-        return b"data: " + dump(chunk).encode() + b"\n\n"
+        return b"data: " + dump(chunk) + b"\n\n"
 
     def fail(self, error: ApiError) -> bytes:
         """Return the last event of a stream that broke, after which no end follows."""
@@ -196,7 +195,7 @@ class TranslatedDialect(Dialect):
         except SHAPE_ERRORS as error:
             raise ApiError(502, "provider_error", f"{completion.get('model')}: {_NO_COMPLETION}") from error
 
-    def take(self, chunk: JSON, dump: _Dump = _compact) -> bytes:
+    def take(self, chunk: JSON, dump: _Dump = short_dumps) -> bytes:
         """Return the events of a chunk."""
         event = chunk.get(NATIVE)
         if event is not None:
@@ -228,10 +227,9 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 _NO_COMPLETION = "the answer of the provider is not a chat completion"
 
 
-def encode(events: Sequence[JSON], dump: _Dump = _compact) -> bytes:
+def encode(events: Sequence[JSON], dump: _Dump = short_dumps) -> bytes:
     """Return events as a stream carries them."""
-    lines = (f"event: {event['type']}\ndata: {dump(event)}\n\n" for event in events)
-    return "".join(lines).encode()
+    return b"".join(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), dump(event)) for event in events)
 
 
 def object_in(body: JSON, field: str) -> JSON:
@@ -284,7 +282,7 @@ async def parse_long(raw: bytes, parse: Callable[[json.JSONDecoder], T], most_va
 def parse_object(raw: bytes, decoder: json.JSONDecoder | None = None) -> JSON:
     """Parse a body that is a JSON object; raise `ApiError` 400 for any other."""
     try:
-        body = (decoder or _DECODER).decode(decode(raw))
+        body = loads(raw, decoder or _DECODER)
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid_json", "the body is not valid JSON") from None
     if not isinstance(body, dict):
