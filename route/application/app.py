@@ -361,6 +361,8 @@ async def _ready(service: Service, request: Request) -> Response:
         state["limits"] = shared.fault is None
     if journal is not None:
         state["waiting_votes"] = journal.waiting
+    if service.answer_cache is not None:
+        state["answer_cache"] = service.answer_cache.fault is None
     if await why_not_operator(service, request) is None:
         state["blocked"] = sorted(blocked)
         if service.scorer.trouble:

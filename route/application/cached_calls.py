@@ -37,6 +37,9 @@ class CachedCalls:
     def _count(self, outcome: str) -> None:
         self._metrics.answer_cache.labels(outcome).inc()
 
+    def _count_none(self) -> None:
+        self._count("miss" if self._cache.fault is None else "failed")
+
     async def whole(
         self, deployment: Deployment, request: JSON | NativeRequest, timeouts: Timeouts, charge: Charge
     ) -> JSON:
@@ -48,9 +51,10 @@ class CachedCalls:
             charge.is_cached, charge.choices = True, len(kept.get("choices") or [0])
             charge.identify(kept)
             return kept
+        if digest is not None:
+            self._count_none()
         completion = await ask_whole(deployment, request, timeouts, charge)
         if digest is not None:
-            self._count("miss")
             await self._cache.put(digest, completion)
         return completion
 
@@ -65,10 +69,11 @@ class CachedCalls:
             charge.is_cached = True
             charge.identify(kept[0])
             return Opened(kept, _nothing())
+        if digest is not None:
+            self._count_none()
         opened = await open_stream(deployment, request, timeouts, charge)
         if digest is None:
             return opened
-        self._count("miss")
         return Opened(opened.head, self._keeping(digest, [_copied(chunk) for chunk in opened.head], opened.rest))
 
     async def _keeping(

@@ -27,9 +27,10 @@ from route.providers.base import JSON
 from route.request.api_errors import ApiError
 from route.request.chat import MOST_VALUES, ChatRequest, Dialect, parse_chat, parse_long, parse_object, read_body
 from route.request.fields import labels_in, mark_answer, user_in
-from route.send.asking import ask_whole, open_stream
+from route.send.asking import Opened, ask_whole, open_stream
 from route.send.charges import served_of
 from route.send.dispatch import Answer, Write
+from route.send.fleet import Deployment
 
 _BODY_SECONDS = 60.0
 _LONG_CHUNK_VALUES = 1000
@@ -100,15 +101,7 @@ async def _answer(
                 deployment, opened = await service.dispatcher.run(answer, calls.stream if calls else open_stream)
                 answer.first_token = time.perf_counter() - answer.started
                 answer.shown.append(answer.charges[-1])
-                # Not before the first token, if that comes soon: until then another model may answer, and the head
-                # names the model.
-                await reply.start(answer)
-                if service.hooks.has_after:
-                    chunks: list[JSON] = []
-                    await service.dispatcher.relay(answer, deployment, opened, _heard(answer, _held_in(chunks)))
-                    await reply.write(await service.hooks.after_stream(chunks, about(answer)))
-                else:
-                    await service.dispatcher.relay(answer, deployment, opened, _heard(answer, reply.write))
+                await _relay(service, answer, deployment, opened, reply)
         else:
             deployment, completion = await service.dispatcher.run(answer, calls.whole if calls else ask_whole)
             answer.shown.append(answer.charges[-1])
@@ -130,6 +123,23 @@ async def _answer(
     if conversation is not None:
         service.sticky.remember(conversation, answer.shown[0].model)
     ask_unseen(service, answer)
+
+
+async def _relay(service: Service, answer: Answer, deployment: Deployment, opened: Opened, reply: _Reply) -> None:
+    """Send a stream; where hooks see answers, once they have seen all of it."""
+    # The head not before the first token, if that comes soon: until then another model may answer, and it names the
+    # model, and the hooks that failed.
+    if not service.hooks.has_after:
+        await reply.start(answer)
+        await service.dispatcher.relay(answer, deployment, opened, _heard(answer, reply.write))
+        return
+    chunks: list[JSON] = []
+    await service.dispatcher.relay(answer, deployment, opened, _heard(answer, _held_in(chunks)))
+    chunks = await service.hooks.after_stream(chunks, about(answer))
+    if answer.labels.passed_over and chunks:  # the head may have been sent with a sign of life
+        chunks[0] = {**chunks[0], "router_hooks_passed_over": answer.labels.passed_over}
+    await reply.start(answer)
+    await reply.write(chunks)
 
 
 def _heard(answer: Answer, write: Write) -> Write:

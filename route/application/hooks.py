@@ -29,6 +29,7 @@ from route.request.api_errors import ApiError
 
 _log = logging.getLogger("route")
 _REPLY_BYTES = 64 * 2**20
+_PIECE_BYTES = 2**20
 _REPLIES = {"refuse", "texts", "tags"}
 _TEXT_FIELDS = frozenset(
     {
@@ -64,9 +65,12 @@ class HookCalls:
                 return None
             if response.status != 200:
                 raise _HookError(f"answered with status {response.status}")
-            if (response.content_length or 0) > _REPLY_BYTES:
-                raise _HookError("its reply is too long")
-            return await response.json(content_type=None)
+            text = b""
+            async for piece in response.content.iter_chunked(_PIECE_BYTES):
+                text += piece
+                if len(text) > _REPLY_BYTES:
+                    raise _HookError("sent too long a reply")
+            return json.loads(text) if text.strip() else None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -199,6 +203,8 @@ class Hooks:
 
         A text that they change stands whole in the first of its pieces, and other pieces of it are empty.
         """
+        if (response := _response_of(chunks)) is not None:
+            return await self._after_response(chunks, response, about)
         is_message = any(_is_event_of_message(chunk) for chunk in chunks)
         pieces: dict[tuple[Any, ...], list[Place]] = {}
         for chunk in chunks:
@@ -219,6 +225,29 @@ class Hooks:
         # The provider's own events say what was there before.
         return [{name: value for name, value in chunk.items() if name != NATIVE} for chunk in chunks]
 
+    async def _after_response(self, chunks: Sequence[JSON], response: JSON, about: About) -> list[JSON]:
+        """Do the same for a stream of the Responses API, which says each text some times."""
+        places = list(places_in(response["output"]))
+        texts = [container[key] for container, key in places]
+        new_texts = await self._ask("after", texts, about)
+        changed = {text: new for text, new in zip(texts, new_texts, strict=True) if text != new}
+        if not changed:
+            return list(chunks)
+        for pieces in _deltas_of(chunks).values():
+            new_text = changed.get("".join(container[key] for container, key in pieces))
+            if new_text is not None:
+                put(pieces, [new_text] + [""] * (len(pieces) - 1))
+        rewritten = []
+        for chunk in chunks:
+            if NATIVE not in chunk:  # it says once more what an event has said, and goes to nobody
+                continue
+            content: JSON = chunk[NATIVE].content
+            for container, key in list(places_in(content)):
+                container[key] = changed.get(container[key], container[key])
+            _forget_tokens(content)
+            rewritten.append({**chunk, NATIVE: NativeEvent(content, json.dumps(content).encode())})
+        return rewritten
+
     async def _ask(self, when: str, texts: list[str], about: About) -> list[str]:
         """Ask each hook in the order of the configuration, each about what the one before has left."""
         for hook in self._hooks:
@@ -229,7 +258,8 @@ class Hooks:
                 reply = await hook.reply(self._calls, about.event(when, texts))
             except _HookError as error:
                 self._count(name, "failed")
-                _log.warning("hook %s %s", name, error)
+                fields = {"hook": name, "problem": str(error), "request_id": about.request_id}
+                _log.warning("a hook failed", extra={"fields": fields})
                 if hook.config.on_failure == "refuse":
                     message = f"the hook {name!r} that has to see this request failed; try again"
                     raise ApiError(503, "hook_failed", message, retry_after=1.0) from error
@@ -299,6 +329,31 @@ def _pieces_of(chunk: JSON) -> Iterator[tuple[tuple[Any, ...], Place]]:
             function = call.get("function")
             if isinstance(function, dict) and isinstance(function.get("arguments"), str):
                 yield (index, "call", call.get("index")), (function, "arguments")
+
+
+def _response_of(chunks: Sequence[JSON]) -> JSON | None:
+    """Return the response that a stream of the provider's own events ends with; None where hooks cannot go by it.
+
+    All that came in pieces must stand in it, so that hooks see it there.
+    """
+    responses = [chunk[NATIVE].content.get("response") for chunk in chunks if NATIVE in chunk]
+    last = next((each for each in reversed(responses) if isinstance(each, dict)), {})
+    if not isinstance(last.get("output"), list):
+        return None
+    texts = {container[key] for container, key in places_in(last["output"])}
+    pieces = _deltas_of(chunks).values()
+    is_whole = all("".join(container[key] for container, key in each) in texts for each in pieces)
+    return last if is_whole else None
+
+
+def _deltas_of(chunks: Sequence[JSON]) -> Mapping[tuple[Any, ...], list[Place]]:
+    """Return the pieces of each text of a stream of the Responses API."""
+    pieces: dict[tuple[Any, ...], list[Place]] = {}
+    for content in [chunk[NATIVE].content for chunk in chunks if NATIVE in chunk]:
+        if isinstance(content.get("delta"), str):
+            path = [content.get(name) for name in ("type", "output_index", "content_index", "summary_index")]
+            pieces.setdefault(tuple(map(str, path)), []).append((content, "delta"))
+    return pieces
 
 
 def _is_event_of_message(chunk: JSON) -> bool:

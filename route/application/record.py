@@ -234,5 +234,6 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
         code=answer.code,
         trial=None if answer.trial is None else {name: part for name, part in asdict(answer.trial).items() if part},
         tags=answer.labels.tags or None,
+        hooks_passed_over=tuple(answer.labels.passed_over),
         **reasons,
     )

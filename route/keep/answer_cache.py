@@ -12,9 +12,10 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +25,9 @@ T = TypeVar("T")
 _log = logging.getLogger("route")
 _LONGEST_ENTRY = 2**20  # characters; a longer answer is hardly asked for again
 _BUSY_SECONDS = 2.0
+_REPLY_SECONDS = 0.5  # of a Redis: a request waits for it
+_PAUSE_SECONDS = 5.0
+"""After a failure, in which requests do without."""
 _PREFIX = "p2l:answer:"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (digest TEXT PRIMARY KEY, expires REAL NOT NULL, size INTEGER NOT NULL, answer TEXT);
@@ -93,8 +97,12 @@ class _InRedis:
     def __init__(self, url: str) -> None:
         """Connect to nothing yet."""
         from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
 
-        self._redis = Redis.from_url(url, socket_timeout=_BUSY_SECONDS, socket_connect_timeout=_BUSY_SECONDS)
+        self._redis = Redis.from_url(
+            url, socket_timeout=_REPLY_SECONDS, socket_connect_timeout=_REPLY_SECONDS, retry=Retry(NoBackoff(), 0)
+        )
 
     async def read(self, digest: str) -> str | None:
         text = await self._redis.get(_PREFIX + digest)
@@ -113,6 +121,9 @@ class AnswerCache:
     def __init__(self, location: str, *, seconds: float, most_mb: float, across_keys: bool) -> None:
         """Keep answers for some seconds, in a file at most `most_mb` MiB of them; open nothing yet."""
         self.across_keys = across_keys
+        self.fault: str | None = None
+        """Why it cannot be used; None: it can, as far as is known."""
+        self._pause_ends = -math.inf
         self._seconds = seconds
         is_redis = location.startswith(("redis://", "rediss://"))
         self._store: _Store = _InRedis(location) if is_redis else _InFile(Path(location), int(most_mb * 2**20))
@@ -124,23 +135,36 @@ class AnswerCache:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     async def get(self, digest: str) -> Any:
-        """Return an entry; None where there is none."""
-        try:
+        """Return an entry; None where there is none, or where `fault` says why the cache cannot be used."""
+
+        async def read() -> Any:
             text = await self._store.read(digest)
             return None if text is None else parse_json(text)
-        except Exception as error:  # of two libraries, and of files on any disk
-            _log.warning("the cache of answers cannot be read: %s", type(error).__name__)
-            return None
+
+        return await self._use("read", read)
 
     async def put(self, digest: str, answer: Any) -> None:
         """Keep an entry, unless it is too long."""
         text = json.dumps(answer)
-        if len(text) > _LONGEST_ENTRY:
-            return
+        if len(text) <= _LONGEST_ENTRY:
+            await self._use("written", lambda: self._store.write(digest, text, self._seconds))
+
+    async def _use(self, how: str, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Use the store, unless that has failed a moment ago: a Redis that hangs would hold up every request."""
+        if time.monotonic() < self._pause_ends:
+            return None
         try:
-            await self._store.write(digest, text, self._seconds)
-        except Exception as error:
-            _log.warning("the cache of answers cannot be written: %s", type(error).__name__)
+            result = await work()
+        except Exception as error:  # of two libraries, and of files on any disk
+            self._pause_ends = time.monotonic() + _PAUSE_SECONDS
+            if self.fault is None:
+                _log.warning("the cache of answers cannot be %s, models are asked: %s", how, type(error).__name__)
+            self.fault = type(error).__name__
+            return None
+        if self.fault is not None:
+            self.fault = None
+            _log.warning("the cache of answers can be used again")
+        return result
 
     async def close(self) -> None:
         """Close file or connections."""

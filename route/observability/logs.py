@@ -72,6 +72,8 @@ class RequestRecord:
     trial: Mapping[str, Any] | None = None
     """What it tells of an experiment's policies (`route.routing.experiments.Trial`)."""
     tags: Mapping[str, str] | None = None
+    hooks_passed_over: tuple[str, ...] = ()
+    """Hooks that failed and were passed over."""
 
 
 def log_request(record: RequestRecord) -> None:

@@ -39,7 +39,7 @@ class RouterMetrics:
         self.unscored = counter("unscored", "Requests routed without scores, by what decided.", ["by"])
         text = "Replies of hooks: passed, changed, refused or failed."
         self.hooks = counter("hooks", text, ["hook", "outcome"])
-        text = "Requests that may be answered from the cache: hit or miss."
+        text = "Requests that may be answered from the cache: hit, miss, or failed where it cannot be used."
         self.answer_cache = counter("answer_cache", text, ["outcome"])
         self.expected_score = summary("expected_score", "Expected score of the decisions.")
         self.budget = summary("budget", "Budgets of requests that have one.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -29,8 +29,10 @@ from p2l.common.long_texts import (
     dumps,
     from_json,
     holds_more,
+    loads,
     may_be_deeper,
     parse_apart,
+    short_dumps,
     to_json,
 )
 
@@ -183,7 +185,7 @@ def test_the_event_loop_turns_while_many_values_are_worked_through(work: Any) ->
 def test_what_is_short_is_worked_through_at_once() -> None:
     async def main() -> None:
         assert await parse_apart(b"[1]", lambda decoder: decoder.decode("[1]")) == [1]
-        assert await to_json([1, "é"]) == b'[1, "\\u00e9"]'
+        assert await to_json([1, "é"]) == b'[1,"\\u00e9"]'
         assert await from_json("[1]") == [1]
         assert await beside(1, threading.current_thread) is threading.main_thread()
         assert await beside(LONG + 1, threading.current_thread) is not threading.main_thread()
@@ -214,3 +216,34 @@ def test_more_than_may_wait_is_turned_away() -> None:
         work.close()
 
     asyncio.run(main())
+
+
+@given(ANYTHING)
+def test_short_json_is_pythons_in_ascii(content: Any) -> None:
+    text = short_dumps(content)
+    assert text.isascii()
+    assert json.loads(text) == content
+    assert loads(json.dumps(content).encode(), json.JSONDecoder()) == content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b'{"a": NaN}', b'{"a": 1e999}', b'\xef\xbb\xbf{"a": 1}', b'{"a": "\\ud83d"}', b'{"a": 1' + b"0" * 30 + b"}"),
+        *(b'{"a": 1, "a": 2.50}', b"[" * 300 + b"]" * 300, b'"\\u0000\\u2028\xe2\x80\xa8"', b"-0", b"1E5"),
+        *(b"[1] x", b'"\x01"', b"01", b"1.", b'{"a": "\xff"}', b"", b"nul", b"1" + b"0" * 5000),
+    ],
+)
+def test_short_json_is_read_as_python_reads_it(text: bytes) -> None:
+    def read(parse: Callable[[], Any]) -> str:
+        try:
+            return repr(parse())
+        except ValueError:
+            return "no JSON"
+
+    decoder = json.JSONDecoder()
+    assert read(lambda: loads(text, decoder)) == read(lambda: decoder.decode(decode(text)))
+
+
+def test_halves_of_characters_are_written() -> None:
+    assert json.loads(short_dumps({"a": "\ud83d", "b": "\u2028"})) == {"a": "\ud83d", "b": "\u2028"}

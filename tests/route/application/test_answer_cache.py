@@ -164,6 +164,52 @@ def test_a_cache_that_cannot_be_used_costs_no_request(tmp_path: Path, caplog: py
         run(tmp_path, use, cache={"where": "no/such/folder/answers.sqlite"})
 
 
+def test_a_redis_that_hangs_holds_up_one_request_in_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("route.keep.answer_cache._REPLY_SECONDS", 0.1)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        place = {"where": f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"}
+        async with a_router(tmp_path, answer_cache=place) as router:
+            began = time.monotonic()
+            for _ in range(3):
+                assert (await ask(router))[1] is None
+            assert time.monotonic() - began < 1.5
+            metrics = (await router.get("/metrics", None))[1]
+            assert 'p2l_router_answer_cache_total{outcome="failed"} 3.0' in metrics
+            assert '"answer_cache":false' in (await router.get("/ready", None))[1]
+        server.close()
+
+    with caplog.at_level(logging.WARNING, "route"):
+        asyncio.run(main())
+    assert len([record for record in caplog.records if "cache of answers" in record.getMessage()]) == 1
+
+
+def test_a_cache_that_comes_back_is_used_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("route.keep.answer_cache._PAUSE_SECONDS", 0.0)
+
+    async def main() -> None:
+        cache = AnswerCache(str(tmp_path / "later" / "a.sqlite"), seconds=60, most_mb=1, across_keys=False)
+        await cache.put("a", 1)
+        assert cache.fault is not None
+        (tmp_path / "later").mkdir()
+        await cache.put("a", 1)
+        assert (await cache.get("a"), cache.fault) == (1, None)
+        await cache.close()
+
+    with caplog.at_level(logging.WARNING, "route"):
+        asyncio.run(main())
+    assert "the cache of answers can be used again" in caplog.text
+
+
 def test_replicas_share_a_redis(tmp_path: Path) -> None:
     reason = why_not("redis")
     if reason:

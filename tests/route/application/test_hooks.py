@@ -9,12 +9,13 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from aiohttp import web
 
 from benchmarks.recorded.streamed import streamed
-from benchmarks.recorded.telling import events_of, message_of_events
+from benchmarks.recorded.telling import events_of, message_of_events, response_of_events
 from benchmarks.recorded.traffic import Exchange
 from p2l.common.errors import ConfigError
 from route.application.hooks import places_in
@@ -178,7 +179,7 @@ def test_a_hook_changes_answers(tmp_path: Path, path: str, stream: bool) -> None
     run(tmp_path, [hook("redact", when=["after"])], use)
 
 
-def test_a_stream_that_a_hook_refuses_ends_with_its_error(tmp_path: Path) -> None:
+def test_a_stream_that_a_hook_refuses_is_its_error(tmp_path: Path) -> None:
     async def use(router: Running) -> None:
         headers = {"authorization": f"Bearer {KEY}"}
         body = {"messages": CARD, "stream": True}
@@ -274,6 +275,85 @@ def test_what_else_a_native_stream_holds_stays_where_a_hook_changes_its_text(tmp
         assert content[3] == {**blocks[3], "text": "these are fine birds"}
 
     asyncio.run(main())
+
+
+def test_what_else_a_native_stream_of_responses_holds_stays_too(tmp_path: Path) -> None:
+    cited = {"type": "output_text", "text": "good birds", "annotations": [{"type": "url_citation", "url": "https://b"}]}
+    output = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "hidden"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "b"}},
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [cited]},
+    ]
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    response = {"id": "resp_1", "object": "response", "status": "completed", "model": "c", "output": output}
+    recorded = Exchange("r", "openai-responses", "", {}, 200, "application/json", {**response, "usage": usage})
+    forgetful = str(streamed(recorded).response).replace('"output": [{', '"output": [], "was": [{')
+
+    async def answer(request: web.Request) -> web.Response:
+        is_forgetful = (await request.json())["input"] == "forget"
+        text = forgetful if is_forgetful else str(streamed(recorded).response)
+        return web.Response(text=text, content_type="text/event-stream")
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/responses", answer)
+        async with served(app) as url:
+            models = {"c": model(f"{url}/v1", name="c", options={"responses": True})}
+            async with a_router(tmp_path, models, hooks=[hook("redact", when=["after"])]) as router:
+                for prompt in ("remember", "forget"):
+                    body = {"input": prompt, "direct_model": "c", "stream": True}
+                    headers = {"authorization": f"Bearer {KEY}"}
+                    async with router.http.post(f"{router.url}/v1/responses", json=body, headers=headers) as told:
+                        text = await told.text()
+                    assert "good birds" not in text
+                    events = list(events_of(text))
+                    if prompt == "forget":  # the end does not say what came in pieces: told in translation
+                        assert "fine birds" in text
+                        continue
+                    assert response_of_events(events)["output"] == [*output[:2], {**output[2], "content": [FINE]}]
+                    deltas = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
+                    assert "".join(deltas) == "fine birds"
+
+    FINE = {**cited, "text": "fine birds"}
+    asyncio.run(main())
+
+
+def test_a_client_is_told_before_a_stream_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the status or a header, and in the first chunk, since the head may be sent with a sign of life."""
+    monkeypatch.setattr("route.application.hooks._REPLY_BYTES", 1000)
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b" " * 100)
+        return response
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/endless", endless)
+        async with served(app) as url:
+            for on_failure, expected in (("refuse", 503), ("pass", 200)):
+                endless_hook = hook(f"{url}/endless", when=["after"], on_failure=on_failure)
+                async with a_router(tmp_path, hooks=[endless_hook]) as router:
+                    headers, body = {"authorization": f"Bearer {KEY}"}, {"messages": CARD, "stream": True}
+                    path = f"{router.url}/v1/chat/completions"
+                    async with router.http.post(path, json=body, headers=headers) as response:
+                        text = await response.text()
+                    assert response.status == expected
+                    name = endless_hook["name"]
+                    if on_failure == "pass":
+                        assert response.headers["x-p2l-hooks-passed-over"] == quote(name, safe="")
+                        assert next(events_of(text))["router_hooks_passed_over"] == [name]
+
+    with caplog.at_level(logging.INFO, "route"):
+        asyncio.run(main())
+    failure = next(record for record in caplog.records if record.getMessage() == "a hook failed")
+    assert failure.fields["problem"] == "sent too long a reply"
+    [*_, last] = [record for record in caplog.records if record.getMessage() == "request"]
+    assert last.fields.hooks_passed_over
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -109,7 +109,7 @@ def test_an_answer_is_read_however_it_comes(script: list[bytes]) -> None:
         async with asking(script, [WHOLE]) as (transport, server):
             assert await ask(transport, server) == {"a": 1}
             assert await ask(transport, server) == {"a": 1}, "and the next one, on this connection or another"
-            assert server.bodies == [b'{"q": 1}'] * 2
+            assert server.bodies == [b'{"q":1}'] * 2
 
     asyncio.run(main())
 
