@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from p2l.common.long_texts import short_dumps
+
 try:
     import fcntl
 except ImportError:  # as on Windows, where nobody could tell a killed worker's file from a living one's
@@ -36,7 +38,6 @@ _FACTS_BYTES = _SLOT_BYTES - _FACTS_AT - _LENGTH.size
 _FIRST_SLOTS = 64
 _FREE, _UNDER_WAY, _SETTLED = range(3)
 _LOGGER = logging.getLogger("route")
-_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class CallNotes:
         """Note a call that is about to be made, and at least what it will cost; None where nothing is noted."""
         if self._map is None:
             return None
-        text = _compact(facts).encode()
+        text = short_dumps(facts)
         if len(text) > _FACTS_BYTES:
             if not self._has_warned:
                 self._has_warned = True
