@@ -40,7 +40,7 @@ from route.evaluation.sampling import Samples, interval
 from route.evaluation.table import Floats, ScoreTable, read_prices, read_table, splits, table_of
 
 _LIBRARY = ("knn", "svm", "mlp", "mf", "elo", "graph", "causal")
-_ULAB, _ULAB_FILE = "ulab", "llmrouter_ulab_scores.parquet"
+ULAB, _ULAB_FILE = "ulab", "llmrouter_ulab_scores.parquet"
 _ANSWER_TOKENS = 200
 _CHARS_PER_TOKEN = 4.0
 _SETTINGS: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags = parser("python -m benchmarks.routing_library", "This router beside those of llmrouter-lib.")
     flags.add_argument("data", metavar="DATA_DIR", type=Path, help="folder of the sets of graded answers")
     flags.add_argument("--library", required=True, help="Python of the library's environment")
-    flags.add_argument("--sets", default=",".join([_ULAB, *SETS]), help="which sets, separated by commas")
+    flags.add_argument("--sets", default=",".join([ULAB, *SETS]), help="which sets, separated by commas")
     flags.add_argument("--questions", type=positive, default=1000, help="drawn of each set at most")
     flags.add_argument("--cache", type=Path, help="what the encoder says of prompts")
     return flags
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     encoder = Encoder(folder, flags.cache, halved=True, quiet=True)
     rows, failures = [], {}
     for name in flags.sets.split(","):
-        table = _scores(flags.data, name, flags.questions)
+        table = scores_of(flags.data, name, flags.questions)
         train, test = next(iter(splits(table.prompts, share=0.2, folds=1, seed=0)))
         more, failed = _beside(table.take(train), table.take(test), encoder, flags.library)
         rows += [[name, *row] for row in more]
@@ -98,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"\n{name} does not run: {failure}")
 
 
-def _scores(data: Path, name: str, questions: int) -> ScoreTable:
-    if name == _ULAB:
+def scores_of(data: Path, name: str, questions: int) -> ScoreTable:
+    if name == ULAB:
         import pandas as pd
 
         answers = pd.read_parquet(data / _ULAB_FILE)

@@ -27,6 +27,7 @@ from route.key_config import (
     AnswerCacheConfig,
     ArenaConfig,
     BudgetConfig,
+    GuardConfig,
     HookConfig,
     KeyConfig,
     Section,
@@ -36,7 +37,7 @@ from route.key_config import (
 from route.providers.base import Timeouts
 from route.providers.usage import Rates, TokenCounts
 from route.routing.decision import Limit, RoutedModel
-from route.routing.experiments import ExperimentConfig, ShadowConfig, mistake_in
+from route.routing.experiments import ExperimentConfig, ShadowConfig, mistake_in, policies_in
 
 ROUTER_NAME = "p2l-router"
 """The router's own name in GET /v1/models."""
@@ -327,6 +328,7 @@ class RouterConfig(Section):
     limits: list[LimitConfig] = Field(default_factory=list)
     budget_usd: Above | None = None
     """Dollars that all requests may cost on average, in every 1,000 of them; prices must be in dollars."""
+    guard: GuardConfig | None = None
     sticky: bool = False
     """Whether a conversation keeps its model."""
     explore: Annotated[Number, Field(ge=0, le=1)] = 0.0
@@ -470,6 +472,12 @@ class RouterConfig(Section):
         mistake = mistake_in(self.experiments, self.shadow, models=models, keys=keys)
         if mistake is not None:
             raise ValueError(mistake)
+        if self.guard is not None:
+            missing = [name for name in models if name not in self.guard.models]
+            if missing:
+                raise ValueError(f"guard.models: lacks {missing[0]!r}; measure again by p2l eval-routing --model")
+            if any(policy.p2l is not None for policy in policies_in(self.experiments, self.shadow).values()):
+                raise ValueError("guard: is of the router's own P2L; leave it out, or the p2l of policies")
         return self
 
     @model_validator(mode="after")

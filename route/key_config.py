@@ -1,4 +1,4 @@
-"""What the router's configuration says of whoever asks: keys, teams, budgets, hooks, the arena."""
+"""What the router's configuration says of whoever asks: keys, teams, budgets, hooks, the arena, and of a guard."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from p2l.common.config import Number, Whole
 from route.keep.accounts import TAG
 from route.keep.ledger import MAX_IN_FLIGHT
 from route.keep.location import filled
+from route.routing.guard import Guard
 
 Amount = Annotated[Number, Field(ge=0)]
 Above = Annotated[Number, Field(gt=0)]
@@ -168,3 +169,26 @@ def key_in(text: str) -> str:
     if not key or not key.isascii() or not key.isprintable():
         raise ValueError("must be text that an HTTP header can carry")
     return key
+
+
+class GuardedModel(Section):
+    """What graded answers say of a model."""
+
+    score: Number
+    """Its mean."""
+    expected: Number
+    """The mean that P2L expected, on the scale of the router's scores."""
+
+
+class GuardConfig(Section):
+    """How far P2L may depart from the mean scores of graded answers; `p2l eval-routing --model` writes it."""
+
+    share: Annotated[Number, Field(ge=0, le=1)]
+    """Of the differences between models by which P2L departs, how much counts."""
+    models: dict[str, GuardedModel]
+    """Every model of the configuration."""
+
+    def routed(self) -> Guard:
+        """Return the guard as routing needs it."""
+        means = {name: model.score for name, model in self.models.items()}
+        return Guard(means, {name: model.expected for name, model in self.models.items()}, self.share)

@@ -313,6 +313,7 @@ def _make_router(config: RouterConfig, settings: Settings, optimizer: str | None
         limits=config.routed_limits(),
         static_order=config.static_order,
         explore=config.explore,
+        guard=None if config.guard is None else config.guard.routed(),
         rng=np.random.default_rng(),
     )
 

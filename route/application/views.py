@@ -33,6 +33,8 @@ SHOWN_REQUESTS = 25
 _VOTED_SECONDS = 15.0
 _VOTED_SHARE = 0.01
 _SHOWN_MODELS = 12  # of a decision
+_LEAST_GAIN = 5e-4
+"""Of a score, which rounds to a tenth of a point."""
 _SHOWN_KEYS = 100
 _LIMITS = ("team", "requests_per_minute", "tokens_per_minute", "votes_per_day", "budget_usd")
 _Z = 1.6449  # of 90 % intervals
@@ -274,8 +276,18 @@ def _why(recent: RecentRequest) -> str:
     if not decision.scores:  # of a router without P2L
         return f"Drawn at random, with probability {share:.2f}, from what {budget} buys."
     if share >= 0.9995:
-        return f"{text}The best that {budget} buys."
-    return f"{text}Drawn with probability {share:.2f} from the mixture that is best under {budget}."
+        return f"{text}The best that {budget} buys.{_guarded(decision)}"
+    return f"{text}Drawn with probability {share:.2f} from the mixture that is best under {budget}.{_guarded(decision)}"
+
+
+def _guarded(decision: Decision) -> str:
+    """Return what leaving the constant is expected to gain; empty without a guard."""
+    gain = decision.over_constant
+    if gain is None:
+        return ""
+    if gain < _LEAST_GAIN:
+        return " It is the constant: nothing in the prompt is worth leaving it for."
+    return f" Leaving the constant is expected to gain {100 * gain:.1f} points."
 
 
 def reasons(decision: Decision, tried: Sequence[str] = (), faults: Sequence[str] = ()) -> list[dict[str, Any]]:

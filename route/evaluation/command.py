@@ -179,6 +179,7 @@ def _table(flags: argparse.Namespace, path: str) -> ScoreTable:
 def _setup(flags: argparse.Namespace) -> Setup:
     from route.evaluation.features import Encoder, packaged_encoder
     from route.evaluation.policies import Setup
+    from route.evaluation.training import Given
 
     folder = packaged_encoder() if flags.encoder is None else Path(flags.encoder).expanduser()
     cache = None if flags.cache is None else Path(flags.cache).expanduser()
@@ -188,7 +189,7 @@ def _setup(flags: argparse.Namespace) -> Setup:
         recipe=flags.recipe,
         category=flags.category_in_prompt,
         encoder=None if folder is None else Encoder(folder, cache, halved=flags.bf16, quiet=flags.quiet),
-        model=None if flags.model is None else Path(flags.model).expanduser(),
+        model=None if flags.model is None else Given(Path(flags.model).expanduser()),
         on_average=flags.budget == "average",
         trainings=flags.trainings,
     )

@@ -16,6 +16,7 @@ from route.evaluation.policies import Outcome, Setup, compare
 from route.evaluation.sampling import Samples, departures, halves, interval
 from route.evaluation.table import Floats, ScoreTable, splits
 from route.evaluation.training import known_models
+from route.routing.guard import Guard
 
 POLICIES: Mapping[str, str] = {
     "p2l": "router on P2L",
@@ -82,6 +83,8 @@ class Results:
     """Of expected scores of all answers."""
     chosen: Reliability
     """Of the expected scores of the mixtures under the largest budget."""
+    guard: Guard | None
+    """Of a P2L that was trained elsewhere (of the last fold)."""
 
     @property
     def constant(self) -> str:
@@ -97,14 +100,14 @@ class Results:
 def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: int) -> tuple[Results, Outcome]:
     """Measure on held-out prompts of the table; the outcome is that of the last fold."""
     if setup.model is not None:
-        table = table.of_models(known_models(setup.model, table))
+        table = table.of_models(known_models(setup.model.folder, table))
     seen = _as_seen(table, table, setup)
     if setup.encoder is not None:  # all prompts at once, so that the cache serves any split
         setup.encoder.states(seen.prompts)
     outcomes, again, rows, sizes = [], [], [], []
     for train, test in splits(table.prompts, share=share, folds=folds, seed=seed):
         outcomes.append(compare(seen.take(train), seen.take(test), setup))
-        again.append(_on_halves(seen.take(train), seen.take(test), setup, outcomes[-1], seed))
+        again.append(_on_halves(seen.take(train), seen.take(test), setup, seed))
         rows.append(test)
         sizes.append(len(train))
     return _results(table.take(np.concatenate(rows)), outcomes, again, tuple(sizes), setup, seed), outcomes[-1]
@@ -123,23 +126,20 @@ def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> t
         raise InputError(f"{test.name}: every prompt occurs in {train.name}; nothing is left to test on")
     held = test.of_models(shared).take(new)
     if setup.model is not None:
-        held = held.of_models(known_models(setup.model, held))
+        held = held.of_models(known_models(setup.model.folder, held))
     train = train.of_models(held.models)
     sides = _as_seen(train, held, setup), _as_seen(held, train, setup)
     outcome = compare(*sides, setup)
-    again = _on_halves(*sides, setup, outcome, seed)
+    again = _on_halves(*sides, setup, seed)
     return _results(held, [outcome], [again], (len(train.prompts),), setup, seed), outcome
 
 
-def _on_halves(
-    train: ScoreTable, test: ScoreTable, setup: Setup, outcome: Outcome, seed: int
-) -> list[Mapping[str, Spent] | None]:
+def _on_halves(train: ScoreTable, test: ScoreTable, setup: Setup, seed: int) -> list[Mapping[str, Spent] | None]:
     """Return what policies earn that were trained on random halves of the training prompts; None of one too small."""
-    learned = None if setup.model is None else outcome.learned  # a P2L that is not trained here stays the same
     spent: list[Mapping[str, Spent] | None] = []
     for rows in halves(train.prompts, setup.trainings, seed=seed):
         try:
-            spent.append(compare(train.take(rows), test, setup, learned=learned).spent)
+            spent.append(compare(train.take(rows), test, setup).spent)
         except InputError:  # the whole could be trained on
             spent.append(None)
     return spent
@@ -202,6 +202,7 @@ def _results(
         },
         pairs=_reliability(expected, test.scores, test.prompts),
         chosen=_reliability(spent["p2l"].expected[:, -1:], spent["p2l"].scores[:, -1:], test.prompts),
+        guard=outcomes[-1].learned.guard,
     )
 
 

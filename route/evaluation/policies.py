@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -50,12 +49,15 @@ from route.evaluation.training import (
     CATEGORY,
     GROUPS,
     RECIPES,
+    Given,
     Trained,
     best_groups,
-    expected_by,
+    guard_of,
+    share_in_words,
     train,
     width_of_ties,
 )
+from route.routing.guard import Guard
 
 _SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Weight of the overall mean, in prompts."""
@@ -171,8 +173,8 @@ class Setup:
     """Without one, `both` and nearest neighbours use TF-IDF alone."""
     category: bool = False
     """Whether the category stands in front of each prompt, for the P2L and for nearest neighbours."""
-    model: Path | None = None
-    """A trained P2L in place of the recipe."""
+    model: Given | None = None
+    """A trained P2L in place of the recipe; what it may decide is chosen on the training prompts."""
     on_average: bool = False
     """Whether budgets are means over all requests, rather than those of each."""
     trainings: int = 4
@@ -185,6 +187,8 @@ class Learned(_Tuned):
 
     trained: Trained | None = None
     backbones: Mapping[str, Reader] | None = None
+    guard: Guard | None = None
+    """Of a P2L that was trained elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -204,15 +208,14 @@ class Outcome:
     """(M,) of the training questions."""
 
 
-def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup, *, learned: Learned | None = None) -> Outcome:
-    """Train every policy on one table and run it on another with the same models; `learned` is a P2L already there."""
+def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
+    """Train every policy on one table and run it on another with the same models."""
     for side, table in (("training", train_table), ("test", test)):
         if not table.prompts:
             raise InputError(f"{table.name}: no question is on the {side} side; change --share or --folds")
     setup = replace(setup, on_average=setup.on_average and not train_table.one_price)
     worth = worth_on(train_table, on_average=setup.on_average)
-    if learned is None:
-        learned = learn(train_table, test, setup, worth)
+    learned = learn(train_table, test, setup, worth)
     costs = train_table.costs.mean(axis=0)
     means = train_table.scores.mean(axis=0)
     best = int(np.lexsort((costs, -means))[0])  # of equally good models the cheapest, as policies spend
@@ -260,7 +263,10 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup, *, learned:
 def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:
     """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
     if setup.model is not None:
-        return Learned(expected_by(setup.model, test), f"{setup.model}")
+        guard = guard_of(setup.model.expected(train_table), train_table, worth)
+        expected = guard.guarded(setup.model.expected(test), test.models)
+        settings = f"{setup.model.folder}; {share_in_words(guard.share)} of the differences between models count"
+        return Learned(expected, settings, guard=guard)
     backbones, states = _read(train_table, setup, worth)
     trained = train(train_table, states, worth, beyond_groups=setup.on_average)
     words = backbones.get("words")

@@ -32,7 +32,8 @@ Shapes: Q prompts, T training prompts, M models, F features, D hidden of a backb
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,11 @@ from route.evaluation.features import CategoryReader, Encoder, Form, Words, shru
 from route.evaluation.gaussian import fit_gaussian, held_out
 from route.evaluation.groups import Groups, Reader, reader_with_groups
 from route.evaluation.table import Floats, ScoreTable, parts_of
+from route.routing.guard import Guard, told_apart
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
 
 if TYPE_CHECKING:
+    from p2l.inference import P2L
     from p2l.model.posterior import Posterior
 
 
@@ -129,8 +132,9 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
 """The backbones of each recipe."""
 _LENGTHS: Mapping[str, float] = {"encoder": 0.5, "words": 0.25, "form": 0.25}
 """Of the backbones' features where they are read beside groups, in which a prompt has a length of 1."""
-_ERRORS_OF_CATEGORIES = 2.0
-"""Standard errors by which clusters must be better than the categories that a user has named."""
+_ERRORS_TO_LEAVE = 2.0
+"""Standard errors by which others must be better than what is at hand: clusters than the categories that a user has
+named, a P2L that was trained elsewhere than the constant."""
 CATEGORY, GROUPS = "category", "groups"
 _FEATURES = {CATEGORY: "categories", GROUPS: "groups of prompts"}
 """Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.groups`."""
@@ -197,13 +201,12 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, bey
     choices = [
         (strength, scaled, features, deviations) for strength in STRENGTHS for scaled, features, deviations in tried
     ]
-    worths = [worth(mean + _told_apart(deviations, strength)) for strength, _, _, deviations in choices]
+    worths = [worth(mean + told_apart(deviations, strength)) for strength, _, _, deviations in choices]
     strength, scaled, features, _ = choices[_simplest(worths)]
-    expected = mean + features @ _told_apart(fit_gaussian(features, table.scores).weights, strength)
+    expected = mean + features @ told_apart(fit_gaussian(features, table.scores).weights, strength)
     precision = _DISTILLED if len(scaled) == 1 else _DISTILLED_BEYOND
     fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), precision)
     read = ", ".join(f"{states[name].shape[1]} {_FEATURES.get(name, f'features of {name}')}" for name in scaled)
-    share = {0.0: "none", 1.0: "all"}.get(strength, f"{strength:.0%}")
     weights, start = [], 0
     for name in names:
         width = states[name].shape[1]
@@ -220,8 +223,13 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, bey
         names=names,
         scaled=all_scaled,
         fit=fit,
-        settings=f"reads {read}; {share} of the differences between models count",
+        settings=f"reads {read}; {share_in_words(strength)} of the differences between models count",
     )
+
+
+def share_in_words(share: float) -> str:
+    """Return how much of something counts: `none`, `30%` or `all`."""
+    return {0.0: "none", 1.0: "all"}.get(share, f"{share:.0%}")
 
 
 def best_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths, *, categories: bool) -> int:
@@ -232,22 +240,13 @@ def best_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths, *, c
     parts = parts_of(table.prompts)
     worths = [worth(held_out(share, table.scores, parts)) for share in shares]
     best = _simplest(worths)
-    return 0 if categories and _as_good(worths[0], worths[best], errors=_ERRORS_OF_CATEGORIES) else best
+    return 0 if categories and _as_good(worths[0], worths[best], errors=_ERRORS_TO_LEAVE) else best
 
 
 def _simplest(worths: Sequence[Worth]) -> int:
     """Return the place of the first that is as good as the best."""
     best = max(worths, key=lambda worth: worth.area)
     return next(place for place, worth in enumerate(worths) if _as_good(worth, best))
-
-
-def _told_apart(deviations: Floats, strength: float) -> Floats:
-    """Return deviations (..., M) with those of models from each other, not what they share, times `strength`.
-
-    Without any they are zero: what models share moves the best one least, and would misjudge it.
-    """
-    level = deviations.mean(axis=-1, keepdims=True)
-    return np.asarray((strength > 0.0) * level + strength * (deviations - level))
 
 
 def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Mapping[str, Floats]) -> Floats:
@@ -372,14 +371,49 @@ def known_models(folder: Path, table: ScoreTable) -> tuple[str, ...]:
     return shared
 
 
-def expected_by(folder: Path, table: ScoreTable) -> Floats:
-    """Predict scores (Q, M): the chance of a usable answer if coefficients are grounded, else of beating the rest."""
-    from p2l.inference import P2L
+@dataclass(frozen=True)
+class Given:
+    """A P2L that was trained elsewhere."""
 
-    model = P2L.from_pretrained(folder)
-    coefs = model.predict(list(table.prompts)).coefs.astype(np.float64)
-    columns = [model.model_list.index(name) for name in known_models(folder, table)]
-    if model.likelihood.grounded:
-        return grounded_scores(coefs[:, columns])
-    weights = np.full(coefs.shape[1], 1.0 / coefs.shape[1])
-    return np.stack([scores_against(row[columns], Opponents(row, weights)) for row in coefs])
+    folder: Path
+    memory: dict[str, Floats] = field(default_factory=dict)
+    """Coefficients (M,) of its own models by prompt, so that a prompt is read once."""
+
+    def expected(self, table: ScoreTable) -> Floats:
+        """Predict scores (Q, M): the chance of a usable answer if coefficients are grounded, else to beat the rest."""
+        new = [prompt for prompt in dict.fromkeys(table.prompts) if prompt not in self.memory]
+        if new:
+            self.memory.update(zip(new, self._model.predict(new).coefs.astype(np.float64), strict=True))
+        coefs = np.stack([self.memory[prompt] for prompt in table.prompts])
+        columns = [self._model.model_list.index(name) for name in known_models(self.folder, table)]
+        if self._model.likelihood.grounded:
+            return grounded_scores(coefs[:, columns])
+        weights = np.full(coefs.shape[1], 1.0 / coefs.shape[1])
+        return np.stack([scores_against(row[columns], Opponents(row, weights)) for row in coefs])
+
+    @cached_property
+    def _model(self) -> P2L:
+        from p2l.inference import P2L
+
+        return P2L.from_pretrained(self.folder)
+
+
+def guard_of(expected: Floats, table: ScoreTable, worth: Worths) -> Guard:
+    """Return the guard of a P2L that expects the scores `expected` (T, M) of a table that it has not seen.
+
+    Each prompt is left out of the means by which the share is chosen: none, unless another one is surely better, and of
+    these the smallest that is about as good as the best.
+    """
+    parts = parts_of(table.prompts)
+    means, deviations = (np.tile(values.mean(axis=0), (len(parts), 1)) for values in (table.scores, expected))
+    for part in np.unique(parts):
+        here, others = parts == part, parts != part
+        if others.any():
+            means[here], deviations[here] = table.scores[others].mean(axis=0), expected[others].mean(axis=0)
+    deviations = expected - deviations
+    worths = [worth(means + told_apart(deviations, share)) for share in STRENGTHS]
+    best = _simplest(worths)
+    share = STRENGTHS[0 if _as_good(worths[0], worths[best], errors=_ERRORS_TO_LEAVE) else best]
+    averages = (values.mean(axis=0).tolist() for values in (table.scores, expected))
+    of_scores, of_expected = (dict(zip(table.models, values, strict=True)) for values in averages)
+    return Guard(of_scores, of_expected, share)

@@ -184,7 +184,8 @@ def write_router(results: Results, base: Path, target: Path) -> None:
 
     content = read_yaml(base)
     models = load_config(base).model_configs
-    names = results.models if decide(results).routes_by_p2l else (results.constant,)
+    routes = decide(results).routes_by_p2l
+    names = results.models if routes else (results.constant,)
     for name in names:
         if name not in models:
             raise InputError(f"{base}: no model {name!r} in model_configs{nearest(name, models)}; add it")
@@ -193,6 +194,9 @@ def write_router(results: Results, base: Path, target: Path) -> None:
     content["model_configs"] = {name: content["model_configs"][name] for name in names}
     if "static_order" in content:
         content["static_order"] = [name for name in content["static_order"] if name in names]
+    content.pop("guard", None)  # of another measurement
+    if routes and results.guard is not None:
+        content["guard"] = results.guard.as_section(names)
     sentence = routing_verdict(results).sentence
     with atomic_path(target) as temporary:
         # It may hold keys, which nobody else reads than whoever reads the other file.

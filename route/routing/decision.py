@@ -157,6 +157,8 @@ class Decision:
     """Of the P2L model whose scores decided."""
     familiarity: float | None = None
     """As of `Coefficients`."""
+    over_constant: float | None = None
+    """How much more the mixture is expected to score than the constant that this budget buys; None without a guard."""
 
     @cached_property
     def frontier(self) -> tuple[FrontierPoint, ...]:

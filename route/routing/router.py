@@ -19,7 +19,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import repeat
+from itertools import compress, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ from route.routing.decision import (
     RoutedModel,
 )
 from route.routing.dollars import Dollars
+from route.routing.guard import Guard
 from route.routing.offsets import Offsets
 from route.routing.optimizers import (
     Floats,
@@ -80,6 +81,7 @@ class Router:
         limits: Sequence[Limit] = (),
         static_order: Sequence[str] = (),
         explore: float = 0.0,
+        guard: Guard | None = None,
     ) -> None:
         """Build the arrays that all decisions share.
 
@@ -96,6 +98,7 @@ class Router:
             static_order: names, the first choice first, for requests without coefficients; models that it leaves out
                 come after it, the dearest first.
             explore: share of the requests that go to a random model.
+            guard: bounds how far scores depart from the mean scores of graded answers; it has every model.
         """
         self.kind = get(kind)
         self.optimizer = pair(self.kind, optimizer)
@@ -116,6 +119,9 @@ class Router:
         self.offsets: Offsets | None = None
         """What ratings say beside P2L's coefficients."""
         self._explore = explore
+        self._guard = guard
+        self._constant = None if guard is None else guard.constant(self.menu.names)
+        """(M,) scores that all prompts have in common."""
         self._rng = rng
         if limits:  # so that a missing solver and infeasible limits show at start
             self.optimizer.solve(self._problem(np.zeros(len(models)), np.arange(len(models)), None))
@@ -216,15 +222,28 @@ class Router:
             return None
         opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
         if mask.all():
-            scored = _Scored(coefs, None, opponents, self.kind.score(coefs, opponents))
+            scored = _Scored(coefs, None, opponents, self._guarded(self.kind.score(coefs, opponents), self.menu.names))
         else:
             scores = np.full(len(coefs), np.nan)
-            scores[mask] = self.kind.score(coefs[mask], opponents)
+            names = list(compress(self.menu.names, mask))
+            scores[mask] = self._guarded(self.kind.score(coefs[mask], opponents), names)
             scored = _Scored(coefs, mask, opponents, scores)
         # With offsets, scores are good for one request alone: a rating moves them, and newcomers are drawn anew.
         if self.offsets is None or self.offsets.is_idle:
             kept[:] = self.menu, scored
         return scored
+
+    def _guarded(self, scores: Floats, names: Sequence[str]) -> Floats:
+        return scores if self._guard is None else self._guard.guarded(scores, names)
+
+    def _over_constant(
+        self, mixture: Mixture, problem: Problem, places: Indices, dollars: Dollars | None
+    ) -> float | None:
+        """Return how much more a mixture is expected to score than the constant that this budget buys."""
+        if self._constant is None:
+            return None
+        constant = self._solve(replace(problem, scores=self._constant[places]), places, dollars)
+        return mixture.mean(problem.scores) - constant.mean(problem.scores)
 
     def _by_scores(
         self,
@@ -261,6 +280,7 @@ class Router:
             revision=coefficients.revision,
             average=coefficients.is_average,
             familiarity=coefficients.familiarity,
+            over_constant=self._over_constant(mixture, problem, places, dollars),
             in_dollars=dollars is not None and dollars.is_budget,
         )
 

@@ -185,6 +185,21 @@ def test_a_strange_prompt_is_marked(tmp_path: Path, familiarity: float | None) -
     run(tmp_path, check, admin_key=ADMIN, endpoint=Endpoint(COEFS, familiarity=familiarity))
 
 
+@pytest.mark.parametrize(
+    ("share", "sentence"), [(0.0, "It is the constant"), (1.0, "Leaving the constant is expected to gain")]
+)
+def test_a_guard_says_whether_the_constant_was_left(tmp_path: Path, share: float, sentence: str) -> None:
+    async def check(router: Running) -> None:
+        answer = await router.ask()
+        assert (answer.model == "poor") == (share == 0.0)
+        assert (answer.router_decision["over_constant"] > 0.1) == (share == 1.0)
+        async with router.http.get(f"{router.url}/console", headers=await session(router)) as page:
+            assert sentence in await page.text()
+
+    graded = {name: {"score": 0.6 if name == "poor" else 0.5, "expected": 0.5} for name in COEFS}
+    run(tmp_path, check, admin_key=ADMIN, guard={"share": share, "models": graded})
+
+
 def test_keys_to_change_are_those_of_the_database(tmp_path: Path) -> None:
     async def check(router: Running) -> None:
         cookie = await session(router)

@@ -24,7 +24,7 @@ from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
 from route.evaluation.report import routing_report, routing_text, write_results
 from route.evaluation.table import parts_of
-from route.evaluation.training import best_groups, expected_by, fit_graded, known_models, save, train, width_of_ties
+from route.evaluation.training import Given, best_groups, fit_graded, known_models, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores
 from tests.p2l.evaluation.evaluation_results import EVIL
 from tests.p2l.evaluation.test_evaluation_report import Page
@@ -205,9 +205,9 @@ def test_strange_prompts_get_the_mean_scores_and_the_saved_folder_says_so_too(tm
     assert learned.trained is not None
     assert learned.backbones is not None
     save(learned.trained, learned.backbones, width_of_ties(table.scores), tmp_path / "p2l")
-    np.testing.assert_allclose(expected_by(tmp_path / "p2l", strange), learned.expected, atol=1e-4)
+    np.testing.assert_allclose(Given(tmp_path / "p2l").expected(strange), learned.expected, atol=1e-4)
     known = learn(table, table, Setup(recipe="words"), worth_on(table))
-    np.testing.assert_allclose(expected_by(tmp_path / "p2l", table), known.expected, atol=1e-3)
+    np.testing.assert_allclose(Given(tmp_path / "p2l").expected(table), known.expected, atol=1e-3)
     assert known.expected.std(axis=0).max() > 0.05
 
 
@@ -364,6 +364,7 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     main(["--table", str(file), "--model", str(tmp_path / "p2l"), "--share", "0.4", *again])
     loaded = json.loads((tmp_path / "again" / "results.json").read_text(encoding="utf-8"))
     assert loaded["policies"]["p2l"]["area"]["estimate"] == pytest.approx(p2l["area"]["estimate"], abs=1e-3)
+    assert "all of the differences between models count" in loaded["policies"]["p2l"]["settings"][0]
 
 
 def test_no_report_has_a_negative_zero_or_an_interval_of_never(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from p2l.common.errors import InputError
+from p2l.common.errors import ConfigError, InputError
 from p2l.common.report.reports import report_page
 from p2l.metrics import Interval
 from route.config import load_config
@@ -18,6 +19,7 @@ from route.evaluation.policies import Setup
 from route.evaluation.report import routing_markdown, routing_report, routing_text, write_results
 from route.evaluation.table import ScoreTable
 from route.evaluation.verdict import decide, routing_verdict, write_router
+from route.routing.guard import Guard
 from tests.route.evaluation.routing_tables import known_table, random_table
 
 
@@ -173,3 +175,25 @@ def test_the_configuration_holds_all_models_where_routing_pays_and_else_the_cons
     with pytest.raises(InputError, match=f"no model '{by_luck.constant}' in model_configs"):
         write_router(by_luck, base, target)
     assert target.read_text(encoding="utf-8") == before
+
+
+def test_the_configuration_holds_the_guard_of_all_models_where_routing_pays(tmp_path: Path, by_luck: Results) -> None:
+    base, target = tmp_path / "base.yaml", tmp_path / "router.yaml"
+    entry = "{name: a, type: mock, cost: 1}"
+    entries = "".join(f"  {name}: {entry}\n" for name in by_luck.models)
+    base.write_text(f"model_configs:\n{entries}")
+    guard = Guard(dict.fromkeys(by_luck.models, 0.5), dict.fromkeys(by_luck.models, 0.25), 0.3)
+    guarded = replace(by_luck, guard=guard)
+    write_router(with_leads(guarded, p2l=Interval(0.03, 0.01, 0.05, 0.01)), base, target)
+    section = load_config(target).guard
+    assert section is not None
+    assert section.routed() == guard
+    write_router(guarded, target, tmp_path / "constant.yaml")
+    assert load_config(tmp_path / "constant.yaml").guard is None
+    target.write_text(target.read_text(encoding="utf-8") + "shadow: {p2l: 'http://127.0.0.1:1', share: 0.5}\n")
+    with pytest.raises(ConfigError, match=r"guard.*is of the router's own P2L"):
+        load_config(target)
+    section_of_others = yaml.safe_dump({"guard": guard.as_section(by_luck.models)})
+    base.write_text(f"model_configs:\n{entries}  new: {entry}\n{section_of_others}")
+    with pytest.raises(ConfigError, match=r"key 'guard\.models': lacks 'new'; measure again by p2l eval-routing"):
+        load_config(base)
