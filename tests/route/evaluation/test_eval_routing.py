@@ -364,7 +364,7 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     main(["--table", str(file), "--model", str(tmp_path / "p2l"), "--share", "0.4", *again])
     loaded = json.loads((tmp_path / "again" / "results.json").read_text(encoding="utf-8"))
     assert loaded["policies"]["p2l"]["area"]["estimate"] == pytest.approx(p2l["area"]["estimate"], abs=1e-3)
-    assert "all of the differences between models count" in loaded["policies"]["p2l"]["settings"][0]
+    assert "% of the differences between models count" in loaded["policies"]["p2l"]["settings"][0]
 
 
 def test_no_report_has_a_negative_zero_or_an_interval_of_never(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def test_a_saved_model_is_told_by_the_prompt_alone(tmp_path: Path) -> None:
     main([*flags, "--save-model", str(tmp_path / "p2l")])
     row = _row(tmp_path / "out")
     main([*flags, "--model", str(tmp_path / "p2l")])
-    assert _row(tmp_path / "out") == row
+    # Its guard takes the smallest differences that choose as well: all but what is foreseen of them is the same.
+    assert _row(tmp_path / "out").split("|")[:-2] == row.split("|")[:-2]
     model = P2L.from_pretrained(tmp_path / "p2l", device="cpu")
     coefs = model.predict([with_category("what now?", name) for name in ("sum", "poem", "new")]).coefs
     small = model.model_list.index("small")
