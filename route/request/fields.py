@@ -101,7 +101,7 @@ def passed(body: JSON, listed: Collection[str], *, is_chat: bool = False) -> tup
     if kept != tools:
         fields["tools"] = kept
         if not kept:  # providers refuse an empty list, and a choice of tools without tools
-            dropped += ["tool_choice"] if fields.get("tool_choice") not in (None, "auto", "none") else []
+            dropped += ["tool_choice"] if fields.get("tool_choice") is not None else []
             fields = {name: field for name, field in fields.items() if name not in ("tools", "tool_choice")}
     return fields, dropped
 

@@ -140,13 +140,14 @@ def test_a_malformed_tool_is_refused_and_not_dropped(tmp_path: Path, tools: Any,
     run(main)
 
 
-def test_a_choice_among_tools_that_are_dropped_is_named_with_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_choice_among_tools_that_are_dropped_is_named_with_them(tmp_path: Path, choice: str) -> None:
     async def main() -> None:
         async with a_router(tmp_path, {"good": {"type": "gemini"}}) as router:
             body = {
                 "messages": HELLO,
                 "tools": [{"type": "web_search"}],
-                "tool_choice": "required",
+                "tool_choice": choice,
                 "direct_model": "good",
             }
             _, _, headers = await router.post("/v1/chat/completions", body)
