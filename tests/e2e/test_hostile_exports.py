@@ -118,6 +118,7 @@ def coeval_files(folder: Path) -> list[Path]:
         out = folder / f"tables.{ending}"
         assert coeval("analyze", "tables", "--run", run, "--format", form, "--out", out) == 0
     assert coeval("analyze", "export-units", "--run", run, "--out", folder / "units.csv") == 0
+    assert coeval("calibrate", "--run", run, "--out", folder / "people") == 0
     return sorted(path for ending in ("csv", "md", "tex", "xlsx") for path in folder.rglob(f"*.{ending}"))
 
 
