@@ -74,7 +74,8 @@ def completion(answer: JSON, *, has_think_tags: bool = False, keeps_functions: b
 def _call_tool(choice: JSON, message: JSON) -> None:
     """Make the call of a function in a message, or a piece of one, that of a tool."""
     function = message.pop("function_call", None)
-    if isinstance(function, dict) and function and not message.get("tool_calls"):
+    # Some write an empty one where there is none.
+    if isinstance(function, dict) and any(function.values()) and not message.get("tool_calls"):
         message["tool_calls"] = [{"type": "function", "function": function}]
     if choice.get("finish_reason") == "function_call":
         choice["finish_reason"] = "tool_calls"

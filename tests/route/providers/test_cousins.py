@@ -257,3 +257,23 @@ def test_other_accounts_keep_the_tags_of_a_text() -> None:
         assert choice["message"]["content"] == TAGGED
 
     run(test())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_call_of_a_function_is_none(stream: bool) -> None:
+    """As Snowflake writes beside each text."""
+    empty: JSON = {"content": "a heron", "function_call": {"name": "", "arguments": ""}}
+    cousin = Cousin(empty, [empty], finish="stop")
+
+    async def main() -> None:
+        if stream:
+            async with asking(streaming(*cousin.events())) as (provider, _):
+                message, finish, _ = joined(await collected(provider, BODY))
+        else:
+            async with asking(answering(cousin.whole())) as (provider, _):
+                [choice] = (await provider.chat(REQUEST, PATIENT))["choices"]
+                message, finish = choice["message"], choice["finish_reason"]
+        assert (message["content"], finish) == ("a heron", "stop")
+        assert not message.get("tool_calls")
+
+    run(main())
