@@ -185,10 +185,13 @@ class GuardConfig(Section):
 
     share: Annotated[Number, Field(ge=0, le=1)]
     """Of the differences between models by which P2L departs, how much counts."""
+    revision: str = ""
+    """Of the P2L that it was measured with."""
     models: dict[str, GuardedModel]
     """Every model of the configuration."""
 
     def routed(self) -> Guard:
         """Return the guard as routing needs it."""
         means = {name: model.score for name, model in self.models.items()}
-        return Guard(means, {name: model.expected for name, model in self.models.items()}, self.share)
+        expected = {name: model.expected for name, model in self.models.items()}
+        return Guard(means, expected, self.share, self.revision)

@@ -285,9 +285,10 @@ def _guarded(decision: Decision) -> str:
     gain = decision.over_constant
     if gain is None:
         return ""
+    stale = " The guard was measured with another version of P2L." if decision.guard_is_stale else ""
     if gain < _LEAST_GAIN:
-        return " It is the constant: nothing in the prompt is worth leaving it for."
-    return f" Leaving the constant is expected to gain {100 * gain:.1f} points."
+        return f" It is the constant: nothing in the prompt is worth leaving it for.{stale}"
+    return f" Leaving the constant is expected to gain {100 * gain:.1f} points.{stale}"
 
 
 def reasons(decision: Decision, tried: Sequence[str] = (), faults: Sequence[str] = ()) -> list[dict[str, Any]]:

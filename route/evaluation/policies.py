@@ -263,7 +263,7 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
 def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:
     """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
     if setup.model is not None:
-        guard = guard_of(setup.model.expected(train_table), train_table, worth)
+        guard = guard_of(setup.model.expected(train_table), train_table, worth, setup.model.revision)
         expected = guard.guarded(setup.model.expected(test), test.models)
         settings = f"{setup.model.folder}; {share_in_words(guard.share)} of the differences between models count"
         return Learned(expected, settings, guard=guard)

@@ -391,6 +391,11 @@ class Given:
         weights = np.full(coefs.shape[1], 1.0 / coefs.shape[1])
         return np.stack([scores_against(row[columns], Opponents(row, weights)) for row in coefs])
 
+    @property
+    def revision(self) -> str:
+        """The revision of the model."""
+        return self._model.revision
+
     @cached_property
     def _model(self) -> P2L:
         from p2l.inference import P2L
@@ -398,8 +403,8 @@ class Given:
         return P2L.from_pretrained(self.folder)
 
 
-def guard_of(expected: Floats, table: ScoreTable, worth: Worths) -> Guard:
-    """Return the guard of a P2L that expects the scores `expected` (T, M) of a table that it has not seen.
+def guard_of(expected: Floats, table: ScoreTable, worth: Worths, revision: str = "") -> Guard:
+    """Return the guard of a P2L (of this revision) that expects the scores `expected` (T, M) of a table new to it.
 
     Each prompt is left out of the means by which the share is chosen: none, unless another one is surely better, and of
     these the smallest that is about as good as the best.
@@ -416,4 +421,4 @@ def guard_of(expected: Floats, table: ScoreTable, worth: Worths) -> Guard:
     share = STRENGTHS[0 if _as_good(worths[0], worths[best], errors=_ERRORS_TO_LEAVE) else best]
     averages = (values.mean(axis=0).tolist() for values in (table.scores, expected))
     of_scores, of_expected = (dict(zip(table.models, values, strict=True)) for values in averages)
-    return Guard(of_scores, of_expected, share)
+    return Guard(of_scores, of_expected, share, revision)

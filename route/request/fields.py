@@ -141,7 +141,7 @@ def user_in(body: JSON) -> str:
 _REASONS = (
     *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),
     *("budget", "in_dollars", "explored", "static", "average", "optimizer", "revision", "familiarity"),
-    "over_constant",
+    *("over_constant", "guard_is_stale"),
 )
 
 

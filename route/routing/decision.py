@@ -159,6 +159,8 @@ class Decision:
     """As of `Coefficients`."""
     over_constant: float | None = None
     """How much more the mixture is expected to score than the constant that this budget buys; None without a guard."""
+    guard_is_stale: bool | None = None
+    """Whether the guard was measured with another revision of P2L; None without a guard."""
 
     @cached_property
     def frontier(self) -> tuple[FrontierPoint, ...]:

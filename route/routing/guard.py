@@ -43,6 +43,12 @@ class Guard:
     """Mean of what P2L expected of these answers, on the scale of the router's scores."""
     share: float
     """Of the differences between models by which P2L departs, how much counts."""
+    revision: str = ""
+    """Of the P2L that this was measured with; empty where nobody says."""
+
+    def is_stale(self, revision: str) -> bool:
+        """Return whether a P2L of this revision is another one than was measured, as far as both are known."""
+        return bool(self.revision and revision and self.revision != revision)
 
     def as_section(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the section `guard` of a router's configuration with these models."""
@@ -50,7 +56,7 @@ class Guard:
             name: {"score": round(self.means[name], _DIGITS), "expected": round(self.expected[name], _DIGITS)}
             for name in names
         }
-        return {"share": self.share, "models": models}
+        return {"share": self.share, "revision": self.revision, "models": models}
 
     def constant(self, names: Sequence[str]) -> Floats:
         """Return the mean scores (M,) of these models."""

@@ -281,6 +281,7 @@ class Router:
             average=coefficients.is_average,
             familiarity=coefficients.familiarity,
             over_constant=self._over_constant(mixture, problem, places, dollars),
+            guard_is_stale=None if self._guard is None else self._guard.is_stale(coefficients.revision),
             in_dollars=dollars is not None and dollars.is_budget,
         )
 

@@ -44,6 +44,19 @@ def test_the_decision_says_what_leaving_the_constant_gains() -> None:
     assert router(None).decide(FOR_SMALL, None).over_constant is None
 
 
+@pytest.mark.parametrize(("measured", "served", "stale"), [("a", "b", True), ("a", "a", False), ("", "b", False)])
+def test_another_p2l_than_the_measured_one_is_told(measured: str, served: str, stale: bool) -> None:
+    guarded = Router(
+        MODELS,
+        kind="grk-endpoint",
+        rng=np.random.default_rng(0),
+        guard=Guard(GRADED, EXPECTED, 1.0, revision=measured),
+    )
+    decision = guarded.decide(Coefficients(FOR_SMALL.coefs, revision=served), None)
+    assert decision.guard_is_stale is stale
+    assert router(None).decide(FOR_SMALL, None).guard_is_stale is None
+
+
 def test_models_without_a_score_are_left_out_under_a_guard_too() -> None:
     decision = router(1.0).decide(Coefficients({"large": 0.0, "other": 3.0}), None)
     assert decision.scores == pytest.approx({"large": 0.6})
