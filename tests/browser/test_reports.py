@@ -105,6 +105,7 @@ def routing_results(names: list[str], text: str) -> Results:
         model_points=models,
         pairs=bins,
         chosen=bins,
+        guard=None,
     )
 
 
