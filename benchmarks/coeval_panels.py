@@ -31,6 +31,8 @@ SETTINGS = (
     "families",
     "tastes",
     "adversary",
+    "adversary among four",
+    "adversary among three",
     "random",
     "sharp",
     "missing",
@@ -38,6 +40,7 @@ SETTINGS = (
     "two judges",
     "two judges with strong tastes",
 )
+_JUDGES = {"adversary among four": 4, "adversary among three": 3, "two judges": 2, "two judges with strong tastes": 2}
 _TASTES = {"tastes": 0.4, "two judges": 0.2, "two judges with strong tastes": 0.5}  # standard deviations
 _SCORE_OF_QUALITY = 0.12  # score for a quality of 1, so that few scores meet an end of the scale
 
@@ -68,11 +71,10 @@ class Panel:
         )
 
 
-def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, items: int = 80) -> Panel:
+def planted(setting: str, seed: int, *, equal: bool = False, items: int = 80) -> Panel:
     """Draw a panel of a setting; six students, equal or between -0.6 and 0.6."""
     rng = np.random.default_rng(seed)
-    judges = 2 if setting.startswith("two judges") else judges
-    students = 6
+    judges, students = _JUDGES.get(setting, 5), 6
     quality = np.zeros(students) if equal else rng.permutation(np.linspace(-0.6, 0.6, students))
     seen = quality + 0.6 * rng.normal(size=(items, 1)) + 0.6 * rng.normal(size=(items, students))
     noise = np.full(judges, 0.65) if setting in ("copies", "families") else rng.uniform(0.4, 0.9, size=judges)
@@ -92,7 +94,10 @@ def planted(setting: str, seed: int, judges: int = 5, *, equal: bool = False, it
         family = np.arange(judges) // 2
         correlation = np.where(family[:, None] == family, 0.75**2, 0.0)
         np.fill_diagonal(correlation, 1.0)
-    sharpness[0] = {"adversary": -0.7, "random": 0.0}.get(setting, 1.0)
+    if setting.startswith("adversary"):
+        sharpness[0] = -0.7
+    if setting == "random":
+        sharpness[0] = 0.0
     if setting == "sharp":
         errors[..., :2] *= 0.3
     scores = 0.5 + _SCORE_OF_QUALITY * (seen[..., None] * sharpness + errors + taste + 0.3 * rng.normal(size=judges))
@@ -180,11 +185,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a row for each setting."""
     args = build_parser().parse_args(argv)
     if args.stopping:
-        head = ["five judges, or two", "decided", "rightly", "items judged", "decided among equals"]
+        head = ["five judges, or fewer", "decided", "rightly", "items judged", "decided among equals"]
         print(table(head, [_stopping_row(setting, args.runs, args.items) for setting in args.settings]))
         return
     head = [
-        "five judges, or two",
+        "five judges, or fewer",
         "tau, the fit",
         "tau, plain mean",
         "intervals hold",
