@@ -157,7 +157,7 @@ class _ArrowParser:
                 return None
             try:
                 table = pj.read_json(io.BytesIO(block), read)
-                str(table.schema)  # Arrow reads half of a surrogate pair in a key too, and fails when it shows that key
+                _decode_names(table.schema)
             except (pa.ArrowException, UnicodeDecodeError):
                 return None
             if any(_holds_timestamp(kind) for kind in table.schema.types):
@@ -204,6 +204,16 @@ def has_too_many_keys(texts: Sequence[str]) -> bool:
     """Return whether a column of these JSON texts would have too many keys by objects for Arrow."""
     keys = {match[1] for text in texts for match in _STRING.finditer(_without_escapes(text.encode())) if match[2]}
     return len(keys) * sum(text.count("{") for text in texts) > _MAX_CELLS
+
+
+def _decode_names(fields: Iterable[Any]) -> None:
+    """Raise UnicodeDecodeError for a key that is not UTF-8, at any depth: Arrow fails only where it is asked for."""
+    for field in fields:
+        str(field.name)
+        if pa.types.is_struct(field.type):
+            _decode_names(field.type)
+        elif pa.types.is_list(field.type):
+            _decode_names([field.type.value_field])
 
 
 def _holds_timestamp(kind: Any) -> bool:

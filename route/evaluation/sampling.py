@@ -83,7 +83,8 @@ def departures(figures: Sequence[Floats]) -> Floats:
 def interval(figures: Floats) -> Interval:
     """Return the estimate (first figure) with percentiles of the samples (the others), infinite ones included."""
     tail = (1.0 - LEVEL) / 2
-    draws = figures[1:]
+    estimate, draws = float(figures[0]), figures[1:]
     lower, upper = (float(np.quantile(draws, share, method="nearest")) for share in (tail, 1.0 - tail))
     spread = float(draws.std(ddof=1)) if np.isfinite(draws).all() else float("nan")
-    return Interval(float(figures[0]), lower, upper, spread)
+    # Where few trainings differ much, the estimate may be beyond all of the samples.
+    return Interval(estimate, min(lower, estimate), max(upper, estimate), spread)

@@ -112,6 +112,7 @@ def test_the_readme_runs_from_an_installed_wheel_in_an_empty_folder(built: tuple
     subprocess.run(install, check=True)
     for name in ("README.md", "tools/run_docs.py"):
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "tests/p2l/votes/logs/lm_eval", tmp_path / "empty" / "eval_logs")
     environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
     environment["PATH"] = f"{place / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     line = [sys.executable, tmp_path / "run_docs.py", "--keep", tmp_path / "empty", tmp_path / "README.md"]

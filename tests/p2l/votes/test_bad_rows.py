@@ -61,6 +61,14 @@ FILES: dict[str, tuple[str, bytes, str, int, int]] = {  # name, content, what is
         3,
         1,
     ),
+    "bytes in a key": ("v.jsonl", GOOD + GOOD.replace(b'"prompt"', b'"prom\xffpt"', 1), "line 3: is not UTF-8", 3, 1),
+    "bytes in a key of a list": (
+        "v.jsonl",
+        GOOD + GOOD.replace(b"{", b'{"facts": [{"\x81": 1}], ', 1),
+        "line 3: is not UTF-8",
+        3,
+        1,
+    ),
     "NUL in a question": ("s.csv", GRADES + b"Q,ant,1\nQ\0,bee,1\n", "row 3: prompt holds a NUL character", 1, 1),
     "invisible name": ("s.csv", GRADES + "Q,ant,1\nQ,\u200b,1\n".encode(), "row 3: model has no name", 1, 1),
 }
