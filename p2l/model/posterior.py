@@ -248,10 +248,6 @@ class Posterior:
         strangeness = library.clip((1.0 - trust) / (1.0 - KEPT_OF_STRANGERS), None, 1.0)
         return within * (1.0 + strangeness[:, None] * (self.strange - 1.0))
 
-    def determined_share(self, place: Place) -> Array:
-        """Return the share (B,) of the prior variance that the votes determine."""
-        return place.squares @ self.share
-
     def trust(self, place: Place, known: Array | None = None) -> Array:
         """Return the factor (B,) in [0, 1] of a prompt's distance from one leaderboard; `known` as in `known_share`."""
         library = _library(place.nearest)

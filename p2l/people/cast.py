@@ -84,11 +84,6 @@ class CastReader:
         self._has_prompts = prompts is not None
         self._parts.append(part)
 
-    @property
-    def num_voters(self) -> int:
-        """How many different voters there are."""
-        return len(self._voters)
-
     def votes(self, models: Sequence[str], people: str | None = None) -> CastVotes:
         """Return the votes of people, whom the column `source` calls `people`; of all, if there are no judges."""
         if not self._parts:

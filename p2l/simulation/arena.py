@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -147,24 +147,9 @@ class Arena:
         texts = self._render(prompts, rng).to_pylist()
         return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
 
-    def mirrored_prompts(self, first: str, second: str, n: int, seed: int = 0) -> tuple[Examples, Examples]:
-        """Return "first into second" prompts, and those with the clauses exchanged; ConfigError for unknown topics."""
-        kind, mirrored = (self._parse_kind(text) for text in (f"{first} into {second}", f"{second} into {first}"))
-        day = np.full(n, self.config.days)
-        replaced = self.source.replaced(np.ones(n))
-        generator = partial(np.random.default_rng, [self.config.seed, _EXAMPLES, seed])
-        pair = []
-        for about in (kind, mirrored):
-            rng = generator()
-            prompts = example_batch(kind, day, replaced, rng)
-            texts = self._render(prompts, rng, exchange=about is mirrored).to_pylist()
-            effect = self.models.prompt_effect(example_batch(about, day, replaced, generator()), day)
-            pair.append(Examples(texts, self._truth(effect)))
-        return pair[0], pair[1]
-
-    def _render(self, prompts: PromptBatch, rng: np.random.Generator, *, exchange: bool = False) -> pa.ListArray:
+    def _render(self, prompts: PromptBatch, rng: np.random.Generator) -> pa.ListArray:
         vocabulary = self.source.vocabulary
-        words = choose_words(prompts, vocabulary, rng, exchange=exchange)
+        words = choose_words(prompts, vocabulary, rng)
         if self.config.sentences:
             import pyarrow as pa
 

@@ -295,17 +295,10 @@ def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatA
     return weights, (deciding_weight + beside_weight) / 2 * (deciding + beside)
 
 
-def choose_words(
-    prompts: PromptBatch, vocabulary: Vocabulary, rng: np.random.Generator, *, exchange: bool = False
-) -> IntArray:
-    """Choose the words of each clause: local ids (n, S, W), -1 where there is none.
-
-    With `exchange` the two clauses of each prompt change places, all but the words that open them.
-    """
+def choose_words(prompts: PromptBatch, vocabulary: Vocabulary, rng: np.random.Generator) -> IntArray:
+    """Choose the words of each clause: local ids (n, S, W), -1 where there is none."""
     words = np.stack([_clause(prompts, s, vocabulary, rng) for s in (0, 1)], axis=1)
     words[prompts.clauses == 1, 1] = -1
-    if exchange:
-        words[:, :, 1:] = words[:, ::-1, 1:].copy()
     return np.asarray(words)
 
 

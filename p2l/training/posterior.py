@@ -148,9 +148,8 @@ class _Sample:
     """(N,) t"""
     fisher: Floats
     """(N,) w"""
-    level_score: Floats
-    """(N,) likewise, along the level of both coefficients."""
     level_fisher: Floats
+    """(N,) likewise, along the level of both coefficients."""
 
 
 def fit_posterior(
@@ -317,7 +316,6 @@ def _sample(
         pairs=labels[:, :2],
         score=(score[:, 0] - score[:, 1]) / 2.0,
         fisher=(diagonal - cross) / 4.0,
-        level_score=(score[:, 0] + score[:, 1]) / 2.0,
         level_fisher=(diagonal + cross) / 4.0,
     )
 

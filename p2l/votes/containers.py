@@ -130,12 +130,6 @@ def what_else(path: Path) -> str:
     return next((about for mark, about in _OTHERS.items() if start.startswith(mark.lower())), "")
 
 
-def is_packed(path: Path) -> bool:
-    """Return whether a file is one of the packings that `unpack` opens."""
-    head = head_of(path, 8)
-    return any(head.startswith(mark) for mark in _PACKINGS)
-
-
 def unpack(file: TableFile) -> TableFile:
     """Return the file inside of a packed one, as a temporary file; the same file where it is not packed."""
     head = head_of(file.path, 8)

@@ -29,7 +29,6 @@ from p2l.votes.spool import RowFile, common_schema
 from p2l.votes.writing import write_votes
 
 STDIN = "-"
-_MARKER = r"(?m)^\[(image|audio|video|file|tool use|tool result|part)\]$"  # of a part of a message that is no text
 _BATCH_ROWS = 10_000
 
 
