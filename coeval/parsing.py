@@ -440,6 +440,8 @@ _BEFORE_A_WORD = re.compile(
     rf"(?:#{{1,6}}\s+)?(?P<whose>(?:(?:my|the|final|overall)\s+)*)(?P<label>{_LABELS})\b(?P<sign>[\s*_`]*(?:[:=]|is\b))?",
     re.IGNORECASE,
 )
+# How a judge takes its verdict back, where all that follows in the line is another.
+_TAKEN_BACK = re.compile(r"\A(?:no|wait|actually|sorry|correction|hmm|rather|hold on)\b[\s,.:;!–—-]+", re.IGNORECASE)
 _BOXED = r"\$*\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?([^{}\n]{0,60})\}+\$*"
 _ALL_BOXED, _SOME_BOXED = re.compile(rf"\A{_BOXED}\Z"), re.compile(_BOXED)
 _TAGGED = re.compile(rf"\A<((?:final_)?(?:{_LABELS}))>(.*)</\1>\Z", re.IGNORECASE)
@@ -524,7 +526,7 @@ def _named_word(text: str, words: Sequence[str]) -> str | None:
 def _word_of(line: str, words: Sequence[str]) -> tuple[str | None, bool]:
     """Return the word that a line states and nothing else, and whether the line names it as the verdict."""
     line = unicodedata.normalize("NFKC", line).strip()
-    bare = line.strip(_MARKS_AROUND_A_WORD)
+    bare = _TAKEN_BACK.sub("", line.strip(_MARKS_AROUND_A_WORD))
     boxed, tagged = _ALL_BOXED.match(line.strip(" *.")), _TAGGED.match(line.strip(" *."))
     if boxed is not None or tagged is not None:
         inside = boxed[1] if boxed is not None else tagged[2] if tagged is not None else ""

@@ -421,10 +421,10 @@ def _panel_of(table: ScoreTable, counts: Mask) -> JudgeFit:
     judges = fit_judges(table, counts)
     within = fit_judges(table, counts, within_students=True)
     # Tastes for few students look like sharpness, or the want of it; what judges say within students has none. But
-    # where only students differ, nothing can be told within them.
+    # where little else than students differs, no two judges see anything in common within them.
     if (within.reliability > judges.reliability + _MUCH_SHARPER).any():
         return _as_panel(table, counts, within)
-    if _as_panel(table, counts, judges).taste.variance > _MUCH_TASTE:
+    if within.sees.sum() > 1 and _as_panel(table, counts, judges).taste.variance > _MUCH_TASTE:
         return _as_panel(table, counts, within)
     return _as_panel(table, counts, _refined(table, judges, counts))
 

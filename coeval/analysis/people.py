@@ -19,6 +19,7 @@ from coeval.analysis.statistics import Codes, Floats, Summaries, group_means, ho
 from coeval.analysis.students import student_rows
 from coeval.analysis.tables import ItemCount, JudgeName, Rank, Shown, StudentName, estimated
 from coeval.analysis.units import LoadedRun, Report, Units, factor_weights
+from coeval.errors import RunInputError
 
 # Maps from a judge's scores to people's.
 #
@@ -179,7 +180,13 @@ class _Judge:
 
 
 def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
-    """Compute agreement with people, maps, and calibrated scores of students."""
+    """Compute agreement with people, maps, and calibrated scores of students.
+
+    Raise RunInputError for a run without scores.
+    """
+    if not len(loaded.units):
+        only = ", only verdicts on pairs" if loaded.verdicts else ""
+        raise RunInputError(f"{loaded.run.folder}: no scores that people's could correct{only}")
     # One score for each pair: the mean over annotators.
     place = loaded.pair_places(annotations.response, annotations.factor)
     scored = place >= 0

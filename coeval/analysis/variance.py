@@ -90,12 +90,14 @@ _CHANCE = 0.05
 def missing_rows(loaded: LoadedRun) -> tuple[MissingRow, ...]:
     """Return the students whose answers lack scores more often than others', by judge and by all judges together.
 
-    A judge is tested (chi-square, 5 %) on the answers of tasks that it scores, but its own. All figures of reports take
-    what is missing to be missing by chance.
+    A judge is tested (chi-square, 5 %) on the answers of tasks that it scores, but its own, and to items of which any
+    answer has a score: judging may have ended before the others. All figures of reports take what is missing to be
+    missing by chance.
     """
     from scipy.stats import chi2_contingency
 
-    answers = np.flatnonzero(loaded.response_datapoint >= 0)
+    judged = np.isin(np.arange(len(loaded.datapoints)), loaded.units.datapoint)
+    answers = np.flatnonzero((loaded.response_datapoint >= 0) & judged[loaded.response_datapoint])
     student = loaded.response_student[answers]
     task = loaded.datapoint_task[loaded.response_datapoint[answers]]
     scored = np.zeros((len(answers), len(loaded.judges)), dtype=bool)

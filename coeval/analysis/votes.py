@@ -7,7 +7,8 @@ Votes derived from scores are weighed besides so that a leaderboard of them is t
 counts exp((t_a - t_b) / 2) times as much, with a number t for each student that is moved until the coefficients differ
 from each other as the fitted scores do (in the proportion in which they did before). This makes good what votes lose:
 by how much an answer is better, and whose answers a judge could not vote on, being one of the two. Verdicts on items
-that one of the two students wrote itself are weighed so that they say what they would without what it gains there.
+that one of the two students wrote itself are weighed so that they say what they would without what it gains there, and
+where any gains then all verdicts so that their leaderboard is that of their fit.
 
 Shapes: N votes or comparisons; M students; G groups of scores by one judge on one item, A answers in a group at most,
 F factors.
@@ -222,8 +223,14 @@ def fitted_scores(loaded: LoadedRun) -> Floats | None:
     return None if fitted is None else fitted.score
 
 
+def fitted_verdicts(loaded: LoadedRun) -> Floats | None:
+    """Return the same by the fit of verdicts on pairs; None where it takes no gain at items of their own from any."""
+    fitted = fit_verdicts(loaded)
+    return None if fitted is None or not fitted.gains.any() else fitted.score
+
+
 def as_fitted(votes: Votes, students: Sequence[str], scores: Floats | None) -> Floats | None:
-    """Return weights (N,) by which votes derived from scores have a leaderboard that differs as `scores` (M,) do.
+    """Return weights (N,) by which votes have a leaderboard that differs as `scores` (M,) do.
 
     None without scores, or where no weights do that, as where a student who is not to be first has lost no vote.
     """
@@ -287,25 +294,26 @@ def run_votes(loaded: LoadedRun) -> RunVotes:
     is_own = (judge == votes.model_a) | (judge == votes.model_b)
     votes, rescued = _with_all_students(loaded, votes, is_native, ~is_own)
     fair = ~is_own & (votes.weight > 0)
-    derived = votes.where(fair & ~is_native)
-    weights = as_fitted(derived, loaded.students, fitted_scores(loaded))
-    kept = votes.where(fair)
-    if weights is not None:
-        weight = kept.weight.copy()
-        weight[~is_native[fair]] = weights
-        kept = replace(kept, weight=weight)
-    native = int((fair & is_native).sum())
+    judged = {kind: bool((is_native == kind).any()) for kind in (True, False)}
+    kept, is_native = votes.where(fair), is_native[fair]
+    native, weight = int(is_native.sum()), kept.weight.copy()
+    follows = False
+    for kind, scores in ((True, fitted_verdicts(loaded)), (False, fitted_scores(loaded))):
+        weights = as_fitted(kept.where(is_native == kind), loaded.students, scores)
+        if weights is not None:
+            weight[is_native == kind] = weights
+            follows = not kind
     left_out: dict[str, str] = {}
     for kind in (True, False):
-        if (is_native == kind).any():
+        if judged[kind]:
             left_out.update(judge_trust(loaded, native=kind).left_out)
     return RunVotes(
-        votes=kept,
+        votes=replace(kept, weight=weight),
         native=native,
-        derived=len(derived),
+        derived=len(kept) - native,
         self_judged=int(is_own.sum()) if fair.any() else 0,
         left_out=left_out,
-        follows_fit=weights is not None and not native,
+        follows_fit=follows and not native,
         total=len(votes),
         only_flagged=tuple(loaded.students[code] for code in rescued),
     )

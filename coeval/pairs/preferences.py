@@ -24,6 +24,7 @@ from coeval.analysis.votes import (
     comparisons,
     counted_units,
     fitted_scores,
+    fitted_verdicts,
     judge_trust,
     outcome,
 )
@@ -189,27 +190,23 @@ def _following(
 ) -> tuple[list[Preference], str]:
     """Return preferences, those from scores weighed to say what students' scores (S,) say, and who is first by these.
 
-    Verdicts are weighed to be without what students gain at items of their own. Judges or factors that a user chose say
-    what they say.
+    Verdicts are weighed to be without what students gain at items of their own, as their fit is. Judges or factors that
+    a user chose say what they say.
     """
     rule = selection.rule
     if selection.judges or rule.kind != "model" or rule.weights:
         return rows, ""
-    judges = [*loaded.judges, MAJORITY]
-    native_rows = [place for place, row in enumerate(rows) if row.source == "native"]
-    derived_rows = [place for place, row in enumerate(rows) if row.source != "native"]
-    rows = rows.copy()
-    verdicts, votes = (
-        coded((rows[place] for place in places), loaded.tasks, loaded.datapoints, judges, loaded.students)
-        for places in (native_rows, derived_rows)
-    )
-    for place, weight in zip(native_rows, away_weights(loaded, verdicts).tolist(), strict=True):
-        rows[place] = replace(rows[place], weight=rows[place].weight * weight)
-    weights = as_fitted(votes, loaded.students, scores)
-    if weights is not None:
-        for place, weight in zip(derived_rows, weights.tolist(), strict=True):
+    rows, judges = rows.copy(), [*loaded.judges, MAJORITY]
+    native = [row.source == "native" for row in rows]
+    for kind, wanted in ((True, fitted_verdicts(loaded)), (False, scores)):
+        places = [place for place, is_native in enumerate(native) if is_native == kind]
+        votes = coded((rows[place] for place in places), loaded.tasks, loaded.datapoints, judges, loaded.students)
+        if kind:
+            votes = replace(votes, weight=votes.weight * away_weights(loaded, votes))
+        weights = as_fitted(votes, loaded.students, wanted)
+        for place, weight in zip(places, (votes.weight if weights is None else weights).tolist(), strict=True):
             rows[place] = replace(rows[place], weight=weight)
-    if scores is None or len(derived_rows) < len(rows) or not np.isfinite(scores).any():
+    if scores is None or any(native) or not np.isfinite(scores).any():
         return rows, ""
     return rows, loaded.students[int(np.nanargmax(scores))]
 

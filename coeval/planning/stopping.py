@@ -20,8 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coeval.analysis.fit import Fit, fit_run, fit_verdicts
-from coeval.analysis.students import fitted_pairs
+from coeval.analysis.statistics import Floats
+from coeval.analysis.students import by_datapoint, fitted_pairs
 from coeval.analysis.units import load_run
+from coeval.analysis.variance import missing_doubts
 from coeval.phases.evaluation import evaluate
 from coeval.phases.items import index_of_items
 from coeval.phases.progress import Outcome, Stage
@@ -48,20 +50,23 @@ def boundary(prompts: float, level: float) -> float:
     return math.sqrt(2.0 * (information + 1.0) / information * math.log(math.sqrt(information + 1.0) / level))
 
 
-def first_place(fit: Fit, confidence: float) -> FirstPlace:
+def first_place(fit: Fit, confidence: float, doubts: Floats | None = None) -> FirstPlace:
     """Return the leader of a fit, and whether it is ahead of every other student at this confidence.
 
-    Nothing is decided while a student has no scores: it may be the best.
+    `doubts` (S, 2) is what missing scores may explain of a lead (`missing_doubts`). Nothing is decided while a student
+    has no scores: it may be the best.
     """
     from scipy.special import ndtri
 
     leader = int(np.nanargmax(fit.score))
     others = len(fit.score) - 1
     level = (1.0 - confidence) / max(others, 1)
+    doubts = np.zeros((len(fit.score), 2)) if doubts is None else doubts
     ahead = set()
     for (a, b), (test, _) in fitted_pairs(fit):
         lead = test.difference if a == leader else -test.difference
-        if leader in (a, b) and lead > 0 and -float(ndtri(test.p_value / 2.0)) >= boundary(test.prompts, level):
+        z = -float(ndtri(test.beyond(doubts[a], doubts[b]) / 2.0))
+        if leader in (a, b) and lead > 0 and z >= boundary(test.prompts, level):
             ahead.add(b if a == leader else a)
     return FirstPlace(leader, is_decided=others > 0 and len(ahead) == others)
 
@@ -114,5 +119,7 @@ def _decided(run: Run, confidence: float) -> str:
     """Return the student whose first place is decided by the records of a run; empty where none is."""
     loaded = load_run(run.folder)
     fit = fit_run(loaded) or fit_verdicts(loaded)
-    place = None if fit is None or not np.isfinite(fit.score).any() else first_place(fit, confidence)
-    return loaded.students[place.student] if place is not None and place.is_decided else ""
+    if fit is None or not np.isfinite(fit.score).any():
+        return ""
+    place = first_place(fit, confidence, missing_doubts(loaded, by_datapoint(loaded)))
+    return loaded.students[place.student] if place.is_decided else ""

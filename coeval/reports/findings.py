@@ -45,7 +45,7 @@ def students(report: StudentReport) -> list[str]:
 
 def own_items_sentences(rows: Sequence[OwnItemsRow]) -> list[str]:
     """Return which students are better at items that they wrote themselves, beyond chance, or of whom none can tell."""
-    sentences, in_common = [], [row for row in rows if row.flagged and row.in_common]
+    sentences, in_common = [], [row for row in rows if row.in_common]
     for row in rows:
         if row.effect is not None and row.flagged and not row.in_common:
             figure = estimate_text(row.effect, row.lower, row.upper)
@@ -53,11 +53,17 @@ def own_items_sentences(rows: Sequence[OwnItemsRow]) -> list[str]:
                 f"{row.student} is better by {figure} at items that it wrote itself than at those of others; its score "
                 "is without that."
             )
-    if in_common and in_common[0].effect is not None:
-        figure = estimate_text(in_common[0].effect, in_common[0].lower, in_common[0].upper)
+    if in_common:
+        names = _names_text([row.student for row in in_common])
+        if in_common[0].flagged and in_common[0].effect is not None:
+            figure = estimate_text(in_common[0].effect, in_common[0].lower, in_common[0].upper)
+            sentences.append(
+                f"{names} are better by {figure} at items that they wrote themselves, taken for alike; their scores "
+                "are without that."
+            )
         sentences.append(
-            f"{_names_text([row.student for row in in_common])} are better by {figure} at items that they wrote "
-            "themselves, taken for alike; their scores are without that."
+            f"{names} wrote the items that both answered: if one gains more than the other at its own, that looks like "
+            "quality. Items of others, or a student who wrote none, would tell."
         )
     unknown = [row.student for row in rows if row.effect is None]
     if unknown:

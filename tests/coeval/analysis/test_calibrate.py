@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.coeval_planted import at_home, write
 from coeval.analysis.annotations import read_annotations
 from coeval.analysis.people import (
     Corrected,
@@ -253,3 +255,10 @@ def test_a_score_of_which_people_saw_none_lies_between_its_neighbours() -> None:
     assert found(np.array([0.5])).tolist() == pytest.approx([0.4])
     assert monotone(np.array([0.6, 0.2, 0.9]), np.array([1.0, 3.0, 1.0])).tolist() == pytest.approx([0.3, 0.3, 0.9])
     assert cross_validated(np.zeros(3), np.zeros(3), np.zeros(3, dtype=np.int64)) is None
+
+
+def test_a_run_of_pairs_alone_has_no_scores_to_correct(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "run", replace(at_home(0, 0.0), is_compared=True))
+    argv = ["calibrate", "--run", str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    assert with_exit_code(analyze.main, argv) == 1
+    assert "no scores that people's could correct, only verdicts on pairs" in capsys.readouterr().err

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.coeval_planted import at_home, write
+from coeval.analysis.fit import fit_verdicts
 from coeval.analysis.statistics import rare_gains
 from coeval.analysis.units import LoadedRun
+from coeval.analysis.votes import run_board
 from coeval.pairs.board import BoardOptions, Slice, boards, pairs_report
 from coeval.pairs.preferences import PreferenceFilter, gather
 from coeval.reports.findings import pairs
@@ -74,3 +76,14 @@ def test_exported_verdicts_have_the_leaderboard_of_the_page(tmp_path: Path) -> N
     assert max(wins) < 1.0 < min(losses)
     chosen = gather(loaded, PreferenceFilter(judges=("j",))).preferences
     assert len({row.weight for row in chosen}) == 1  # what a user chose says what it says
+
+
+def test_the_leaderboard_of_verdicts_is_that_of_their_fit_where_students_gain_at_their_own_items(
+    tmp_path: Path,
+) -> None:
+    loaded = compared(tmp_path / "run", 1.2, seed=2)
+    fitted, board = fit_verdicts(loaded), run_board(loaded)
+    assert fitted is not None
+    assert board is not None
+    scores = fitted.score[[loaded.students.index(name) for name in board.models]]
+    assert np.corrcoef(scores, board.coefs)[0, 1] == pytest.approx(1.0, abs=1e-3)

@@ -14,7 +14,7 @@ from coeval.analysis.fit import Fit, fit_table
 from coeval.analysis.judge_tests import bias_tests, panel_worth
 from coeval.analysis.panel import effective_number, error_correlation, shared_errors
 from coeval.analysis.statistics import kendall
-from coeval.analysis.students import student_report
+from coeval.analysis.students import fitted_pairs, student_report
 from coeval.analysis.variance import missing_rows
 from coeval.reports.findings import missing_sentences, own_items_sentences, panel_sentences
 
@@ -153,8 +153,13 @@ def test_two_students_who_wrote_all_items_are_compared_beside_an_advantage_in_co
     report = student_report(write(tmp_path / "run", run))
     assert all(row.in_common and row.flagged for row in report.own_items)
     assert not any(pair.significant for pair in report.pairs)
-    (sentence,) = own_items_sentences(report.own_items)
+    sentence, open_question = own_items_sentences(report.own_items)
     assert sentence.startswith("a and b are better by ")
+    # Chance or not: that one of them may gain more is said.
+    assert open_question.startswith("a and b wrote the items that both answered: if one gains more than the other")
+    alike = student_report(write(tmp_path / "alike", at_home(2, 0.0, "ab")))
+    assert not any(row.flagged for row in alike.own_items)
+    assert own_items_sentences(alike.own_items) == [open_question]
 
 
 def test_what_a_student_gains_at_items_of_its_own_is_said_to_be_unknown_where_all_are_its_own(tmp_path: Path) -> None:
@@ -184,6 +189,28 @@ def test_scores_that_are_missing_by_student_are_told(tmp_path: Path) -> None:
     sentence, of_tests = missing_sentences([row, *others])
     assert sentence.startswith("Every judge left 25% of c's answers without a score and 0% of others': if these")
     assert of_tests == "Differences that answers without any score may explain count as chance."
+
+
+def test_students_who_alone_differ_are_told_apart_beside_a_judge_that_disagrees() -> None:
+    rng = np.random.default_rng(0)
+    panel = planted("independent", 0, items=12)
+    levels = np.array([1.0, 0.6, 0.0])[:, None] + np.zeros(3)
+    levels[:, 2] = (0.67, 0.83, 0.0)  # of the first two the third judge prefers the other
+    scores = np.clip(levels + 0.08 * rng.normal(size=(12, 3, 3)), 0.0, 1.0)  # within students there is noise alone
+    fit = fit_of(replace(panel, scores=scores, quality=np.arange(3.0)))
+    best, worst = 0, 2
+    assert fit.score[best] - fit.score[worst] == pytest.approx(0.9, abs=0.12)
+    tests = {pair: test for pair, (test, _) in fitted_pairs(fit)}
+    assert tests[best, worst].p_value < 0.01
+
+
+def test_answers_to_items_that_nobody_has_judged_yet_are_not_missing(tmp_path: Path) -> None:
+    run = at_home(0, 0.0)
+    run.levels[40:] = -1  # judging ended
+    assert missing_rows(write(tmp_path / "half", run)) == ()
+    run.levels[:10, 2] = -1
+    row, *_ = missing_rows(write(tmp_path / "gaps", run))
+    assert (row.judge, row.student, row.answers, row.missing, row.elsewhere) == ("", "c", 40, 10, 0.0)
 
 
 def test_what_missing_scores_may_explain_tells_no_students_apart(tmp_path: Path) -> None:

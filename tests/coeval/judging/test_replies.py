@@ -84,6 +84,7 @@ def test_verdicts_in_words_are_read(reply: str, verdict: str) -> None:
         "High</think>",
         "High<think>no",
         "Grade: High\nGrade: Low",
+        "Grade: High\nWait, Low",
         "[[High]] or [[Low]]",
         "High or Low",
         "Not High",

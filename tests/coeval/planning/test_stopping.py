@@ -62,6 +62,22 @@ def test_nothing_is_decided_while_a_student_has_no_scores() -> None:
     assert not first_place(fit, 0.95).is_decided
 
 
+def test_a_lead_that_missing_scores_may_explain_decides_nothing() -> None:
+    panel = planted("independent", 0, items=400)
+    fit = fit_table(panel.as_table())
+    assert fit is not None
+    doubts = np.zeros((len(panel.quality), 2))
+    leader = int(panel.quality.argmax())
+    second = int(panel.quality.argsort()[-2])
+    doubts[leader, 1] = 1.0  # it may be better than it seems
+    assert first_place(fit, 0.95, doubts).is_decided
+    doubts[second, 1] = 1.0
+    assert not first_place(fit, 0.95, doubts).is_decided
+    doubts = np.zeros_like(doubts)
+    doubts[leader, 0] = 1.0
+    assert not first_place(fit, 0.95, doubts).is_decided
+
+
 def judged_run(folder: Path, server: MockServer, **experiment: Any) -> Path:
     """The configuration of a run with three students, the first of whom is far ahead."""
     models = [model("ant", roles=["teacher"])]
