@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from coeval.view.site import File, Site
-from p2l.common.access import KeyJudge, TooManyKeysError, is_from_this_machine, new_key
+from p2l.common.access import KeyJudge, is_from_this_machine, new_key
 from p2l.common.connections import ConnectionLimits
-from p2l.common.pages import Sessions, form_fields, is_same_origin, page, send, send_asset
+from p2l.common.pages import Sessions, SignIn, form_fields, send, send_asset
 from p2l.common.processes import control_folder, run_server
 from p2l.common.web import BodyLimit
 
@@ -23,6 +23,12 @@ _KEY_BYTES = 4096
 _BODY_SECONDS, _REQUEST_SECONDS = 10.0, 30.0
 _FILES_IN_MEMORY = 64  # of which the largest is a few megabytes
 _HERE_ALONE = "only browsers on this machine may read this run: start `coeval view` with --key for others\n"
+_SIGN_IN = SignIn(
+    title="A run of CoEval",
+    action="/session",
+    label="Key of this viewer",
+    note="It is what --key or COEVAL_VIEW_KEY was when the viewer was started.",
+)
 
 
 class _Viewer:
@@ -54,7 +60,7 @@ class _Viewer:
             if not is_from_this_machine(peer, request.headers, request.scope.get("http_version", "1.1")):
                 return Response(_HERE_ALONE, 403, media_type="text/plain")
         elif not self._sessions.has(request):
-            return self._closed(request)
+            return _SIGN_IN.form(request)
         file = await self._read(unquote(request.path_params["path"]) or "index.html")
         if file is None:
             return Response("there is no such page\n", 404, media_type="text/plain")
@@ -63,16 +69,9 @@ class _Viewer:
     async def sign_in(self, request: Request) -> Response:
         """Start a session for the right key."""
         key = dict(form_fields(await request.body(), 5)).get("key", "").strip(" \t")
-        if self._digest is None or not is_same_origin(request):
-            return self._closed(request, "This is not the key.")
-        try:
-            if not await self._judge.is_right(key, self._digest, request.client and request.client.host):
-                return self._closed(request, "This is not the key.")
-        except TooManyKeysError as error:
-            return self._closed(request, str(error).capitalize() + ".", status=429)
-        response = RedirectResponse("index.html", 303)
-        self._sessions.start(request, response)
-        return response
+        return await _SIGN_IN.start(
+            request, key, self._digest, judge=self._judge, sessions=self._sessions, home="index.html"
+        )
 
     async def _read(self, path: str) -> File | None:
         """Return a file, the last ones without making them anew."""
@@ -85,18 +84,6 @@ class _Viewer:
                 self._files.popitem(last=False)
         self._files.move_to_end(path)
         return self._files[path]
-
-    def _closed(self, request: Request, problem: str = "", *, status: int = 403) -> Response:
-        return page(
-            request,
-            "p2l.common.pages/sign_in.html",
-            status=status,
-            title="A run of CoEval",
-            action="/session",
-            label="Key of this viewer",
-            note="It is what --key or COEVAL_VIEW_KEY was when the viewer was started.",
-            problem=problem,
-        )
 
 
 def serve(site: Site, host: str, port: int, key_digest: str | None, limits: ConnectionLimits) -> None:

@@ -21,10 +21,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from p2l.common.access import KeyJudge, TooManyKeysError
+from p2l.common.access import KeyJudge
 from p2l.common.errors import InputError, P2LError
 from p2l.common.long_texts import LONG
-from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset, share_svg
+from p2l.common.pages import Sessions, SignIn, form_fields, fragment, interval_svg, page, send_asset, share_svg
 from p2l.common.report import render
 from p2l.inference import P2L
 from p2l.serving.batcher import Batcher, BusyError, TooLargeError
@@ -38,6 +38,12 @@ _OTHER_FIELDS = 20  # of the form, besides turns
 _MAX_KEY_BYTES = 4096
 _EXAMPLES_PER_REQUEST = 8  # so that prompts of users get between
 _FIRST_ROWS = 30  # of a board of hundreds of models, until all are asked for
+_SIGN_IN = SignIn(
+    title="Prompt to leaderboard",
+    action="/page/session",
+    label="Key of this endpoint",
+    note="It is what --api-key or P2L_API_KEY was when the endpoint was started.",
+)
 
 
 @dataclass
@@ -127,7 +133,7 @@ class Page:
     async def whole(self, request: Request) -> Response:
         """Respond with the page, or with the form for the key."""
         if not self._may(request):
-            return self._closed(request)
+            return _SIGN_IN.form(request)
         form = _Form()
         try:
             form = await self._form(request)
@@ -148,7 +154,7 @@ class Page:
     async def board(self, request: Request) -> Response:
         """Respond with the leaderboard alone, as HTML or as JSON."""
         if not self._may(request):
-            return self._closed(request)
+            return _SIGN_IN.form(request)
         try:
             form = await self._form(request)
             shown = self._empty | await self._shown(request, form)
@@ -168,33 +174,13 @@ class Page:
         body = await request.body()
         key = dict(form_fields(body[:_MAX_KEY_BYTES], 5)).get("key", "").strip(" \t")
         digest = self._settings.api_key_digest
-        if not is_same_origin(request):
-            return self._closed(request, "This is not the key.")
-        try:
-            address = request.client and request.client.host
-            if digest is not None and not await self._judge.is_right(key, digest, address):
-                return self._closed(request, "This is not the key.")
-        except TooManyKeysError as error:
-            return self._closed(request, str(error).capitalize() + ".", status=429)
+        if digest is None:  # nobody needs a session
+            return RedirectResponse("../", 303)
         # Relative: the page may stand behind a proxy, below a path of its own.
-        response = RedirectResponse("../", 303)
-        self._sessions.start(request, response)
-        return response
+        return await _SIGN_IN.start(request, key, digest, judge=self._judge, sessions=self._sessions, home="../")
 
     def _may(self, request: Request) -> bool:
         return self._settings.api_key_digest is None or self._sessions.has(request)
-
-    def _closed(self, request: Request, problem: str = "", *, status: int = 403) -> Response:
-        return page(
-            request,
-            "p2l.common.pages/sign_in.html",
-            status=status,
-            title="Prompt to leaderboard",
-            action="/page/session",
-            label="Key of this endpoint",
-            note="It is what --api-key or P2L_API_KEY was when the endpoint was started.",
-            problem=problem,
-        )
 
     async def _form(self, request: Request) -> _Form:
         body, most = await request.body(), self._settings.max_turns

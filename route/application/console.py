@@ -17,9 +17,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from p2l.common.access import TooManyKeysError
 from p2l.common.errors import InputError, P2LError
-from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset
+from p2l.common.pages import Sessions, SignIn, form_fields, fragment, interval_svg, is_same_origin, page, send_asset
 from p2l.common.prompts import familiarity_note
 from p2l.common.report import render
 from route.application import views
@@ -79,43 +78,31 @@ class Console:
 
     async def sign_in(self, request: Request) -> Response:
         """Start a session for the admin key."""
-        digest = self.service.config.admin_key
         key = dict(await _fields(request)).get("key", "").strip()
-        if digest is None or not is_same_origin(request):
-            return self.closed(request, "This is not the key.")
-        try:
-            if not await self.service.key_judge.is_right(key, digest, request.client and request.client.host):
-                return self.closed(request, "This is not the key.")
-        except TooManyKeysError as error:
-            return self.closed(request, str(error).capitalize() + ".", status=429)
-        response = RedirectResponse("/console", 303)
-        self.sessions.start(request, response)
-        return response
-
-    def closed(self, request: Request, problem: str = "", *, status: int = 403) -> Response:
-        """Respond with the form for the key."""
-        has_key = self.service.config.admin_key is not None
-        note = "It is admin_key of the router's configuration."
-        return page(
+        return await self.sign_in_form.start(
             request,
-            "p2l.common.pages/sign_in.html",
-            status=status,
-            title="Router console",
-            action="/console/session",
-            label="Admin key",
-            note=note
-            if has_key
-            else "Set admin_key in the router's configuration, and reload it (SIGHUP), to use the console.",
-            problem=problem,
+            key,
+            self.service.config.admin_key,
+            judge=self.service.key_judge,
+            sessions=self.sessions,
+            home="/console",
         )
+
+    @property
+    def sign_in_form(self) -> SignIn:
+        """Return the form for the admin key, or that says how one is set."""
+        note = "It is admin_key of the router's configuration."
+        if self.service.config.admin_key is None:
+            note = "Set admin_key in the router's configuration, and reload it (SIGHUP), to use the console."
+        return SignIn(title="Router console", action="/console/session", label="Admin key", note=note)
 
     def _route(self, path: str, handle: _Handler, method: str) -> Route:
         async def endpoint(request: Request) -> Response:
             if self.service.config.admin_key is None:
-                return self.closed(request)
+                return self.sign_in_form.form(request)
             if not self.sessions.has(request):
                 # Who opens the console has done nothing wrong yet: a browser logs a 403 as an error of the page.
-                return self.closed(request, status=200 if path == "/console" else 403)
+                return self.sign_in_form.form(request, status=200 if path == "/console" else 403)
             if method == "POST" and not is_same_origin(request):
                 return Response("only the console itself may send this", 403, media_type="text/plain")
             return await handle(self, request)

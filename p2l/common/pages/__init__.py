@@ -18,13 +18,14 @@ from p2l.common.pages.responses import (
     send,
     send_asset,
 )
-from p2l.common.pages.sessions import EndedSessions, Sessions, is_same_origin, is_secure
+from p2l.common.pages.sessions import EndedSessions, Sessions, SignIn, is_same_origin, is_secure
 from p2l.common.report.drawing import Dot, frontier_svg, interval_svg, line_svg, share_svg
 
 __all__ = [
     "Dot",
     "EndedSessions",
     "Sessions",
+    "SignIn",
     "asset_content",
     "asset_url",
     "asset_urls",

@@ -13,11 +13,15 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
+
+from p2l.common.access import KeyJudge, TooManyKeysError
+from p2l.common.pages.responses import page
 
 _SESSION_SECONDS = 12 * 3600
 _ENDED = ".ended"
@@ -103,6 +107,46 @@ class Sessions:
 
     def _signature(self, text: str) -> str:
         return hmac.new(self._secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True)
+class SignIn:
+    """The form for the key of a service, and the session that the right key starts."""
+
+    title: str
+    action: str
+    """Path that the form is sent to."""
+    label: str
+    note: str
+    """Where whoever runs the service finds the key."""
+
+    def form(self, request: Request, problem: str = "", *, status: int = 403) -> Response:
+        """Respond with the form."""
+        return page(
+            request,
+            "p2l.common.pages/sign_in.html",
+            status=status,
+            title=self.title,
+            action=self.action,
+            label=self.label,
+            note=self.note,
+            problem=problem,
+        )
+
+    async def start(
+        self, request: Request, key: str, digest: str | None, *, judge: KeyJudge, sessions: Sessions, home: str
+    ) -> Response:
+        """Start a session for the key with this digest and redirect to `home`; for any other respond with the form."""
+        if digest is None or not is_same_origin(request):
+            return self.form(request, "This is not the key.")
+        try:
+            if not await judge.is_right(key, digest, request.client and request.client.host):
+                return self.form(request, "This is not the key.")
+        except TooManyKeysError as error:
+            return self.form(request, str(error).capitalize() + ".", status=429)
+        response = RedirectResponse(home, 303)
+        sessions.start(request, response)
+        return response
 
 
 def is_secure(request: Request) -> bool:
