@@ -110,6 +110,9 @@ def _verdicts(run: Planted, place: int, about: Mapping[str, Any]) -> Iterator[di
             winner = ("tie", "model_a", "model_b")[int(np.sign(totals[a, j] - totals[b, j]))]
             models = {"model_a": run.students[a], "model_b": run.students[b]}
             key = {"id": f"{about['datapoint_id']}__{a}__{b}__{judge}", "judge_model_id": judge}
+            if (run.levels[place, [a, b], j] < 0).any():
+                yield {**about, **models, **key, "status": "failed", "error": "no verdict"}
+                continue
             yield {**about, **models, **key, "winner": winner, "verdicts": [winner, winner], "order_consistent": True}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from coeval.analysis.tables import Shown
-from coeval.analysis.verdicts import Preference, evaluation_of, read_verdicts, text_of
+from coeval.analysis.verdicts import Comparison, Preference, evaluation_of, read_verdicts, text_of
 from coeval.duplicates import PromptIndex, text_in
 from coeval.errors import RunInputError
 from coeval.judging.prompts import stored_grading_text
@@ -255,6 +255,7 @@ class Records:
     answers: Mapping[str, Answer]
     judgements: tuple[Judgement, ...]  # by (response, judge)
     verdicts: tuple[Preference, ...]  # on pairs of answers, by item, pair and judge
+    failed_verdicts: tuple[Comparison, ...]  # of which a judge gave none
     skips: Skips
     counts: Counter[tuple[str, str, str, str, str, bool]]  # (phase, task, teacher, student, judge, failed) -> records
 
@@ -295,9 +296,16 @@ def read_run(run: Run, info: RunInfo) -> Records:
         judgement.code = _check(judgement, items, answers, info)
         if judgement.code and not judgement.failed:
             skips.note(judgement.code, f"{judgement.response}__{judgement.judge}")
-    verdicts = read_verdicts(run, items, answers, skips.note, counts)
+    verdicts, failed_verdicts = read_verdicts(run, items, answers, skips.note, counts)
     return Records(
-        info=info, items=items, answers=answers, judgements=judgements, verdicts=verdicts, skips=skips, counts=counts
+        info=info,
+        items=items,
+        answers=answers,
+        judgements=judgements,
+        verdicts=verdicts,
+        failed_verdicts=failed_verdicts,
+        skips=skips,
+        counts=counts,
     )
 
 

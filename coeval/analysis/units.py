@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from coeval.analysis.records import Judgement, Records, RunInfo, Skipped, read_run, read_run_info
 from coeval.analysis.statistics import Codes, Floats
-from coeval.analysis.verdicts import WINNERS, Preference
+from coeval.analysis.verdicts import WINNERS, Comparison, Preference
 from coeval.storage.run import Run
 
 
@@ -185,6 +185,7 @@ class LoadedRun:
     counts: Counter[tuple[str, str, str, str, str, bool]]  # (phase, task, teacher, student, judge, failed) -> records
     skipped: tuple[Skipped, ...]
     verdicts: tuple[Preference, ...] = ()  # on pairs of answers
+    failed_verdicts: tuple[Comparison, ...] = ()  # of which a judge gave none
     cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # of `once`
 
     def names(self, dimension: str) -> tuple[str, ...]:
@@ -414,6 +415,7 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
         counts=records.counts,
         skipped=records.skips.rows(),
         verdicts=records.verdicts,
+        failed_verdicts=records.failed_verdicts,
     )
 
 

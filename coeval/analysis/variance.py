@@ -12,7 +12,7 @@ needs no balance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
@@ -25,7 +25,7 @@ from coeval.analysis.fit import Fit, fit_run, fit_verdicts
 from coeval.analysis.panel import ScoreTable, score_table, verdict_table
 from coeval.analysis.statistics import Codes, Floats, holm, influence_variance, t_limits, two_sided
 from coeval.analysis.tables import ItemCount, Shown, StudentName, barred, named, toned
-from coeval.analysis.units import LoadedRun, once
+from coeval.analysis.units import LoadedRun, codes_of, once, verdict_votes
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class VarianceRow:
 
 @dataclass(frozen=True)
 class MissingRow:
-    """How many of a student's answers lack a score, where that depends on the student beyond chance."""
+    """How many of a student's answers lack a score, or a verdict, where that depends on the student beyond chance."""
 
-    judge: str  # empty: no judge scored them
+    judge: str  # empty: no judge scored or compared them
     student: Annotated[str, named("student")]
     answers: Annotated[int, Shown("answers")]
-    missing: Annotated[int, Shown("without a score")]
-    elsewhere: Annotated[float, Shown("of others", "share without a score among the answers of others", 3)]
+    missing: Annotated[int, Shown("unjudged", "answers without a score, or of pairs without a verdict")]
+    elsewhere: Annotated[float, Shown("of others", "unjudged share among the answers of others", 3)]
     p_value: Annotated[float, Shown("p", "of all students alike, after Holm's correction for all judges", 4)]
 
 
@@ -94,8 +94,6 @@ def missing_rows(loaded: LoadedRun) -> tuple[MissingRow, ...]:
     answer has a score: judging may have ended before the others. All figures of reports take what is missing to be
     missing by chance.
     """
-    from scipy.stats import chi2_contingency
-
     judged = np.isin(np.arange(len(loaded.datapoints)), loaded.units.datapoint)
     answers = np.flatnonzero((loaded.response_datapoint >= 0) & judged[loaded.response_datapoint])
     student = loaded.response_student[answers]
@@ -104,12 +102,49 @@ def missing_rows(loaded: LoadedRun) -> tuple[MissingRow, ...]:
     place = np.full(len(loaded.responses), -1)
     place[answers] = np.arange(len(answers))
     scored[place[loaded.units.response], loaded.units.judge] = True
+    return _missing(loaded, student, scored, _due(loaded, scored, student, task))
+
+
+def missing_verdicts(loaded: LoadedRun) -> tuple[MissingRow, ...]:
+    """Return the same of answers that judges were asked to compare with others, and of which they gave no verdict.
+
+    A pair without a verdict tells nothing of which of the two answers is at fault, an answer without any does.
+    """
+    if not loaded.failed_verdicts:
+        return ()
+    size = (len(loaded.datapoints), len(loaded.students), len(loaded.judges))
+    compared, asked = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+    votes = verdict_votes(loaded)
+    for model in (votes.model_a, votes.model_b):
+        compared[votes.datapoint, model, votes.judge] = True
+    item, student, judge = (codes_of(names) for names in (loaded.datapoints, loaded.students, loaded.judges))
+    for failure in loaded.failed_verdicts:
+        for model in (failure.model_a, failure.model_b):
+            if failure.datapoint in item and model in student and failure.judge in judge:
+                asked[item[failure.datapoint], student[model], judge[failure.judge]] = True
+    asked = (asked | compared).reshape(-1, size[2])
+    student_of = np.tile(np.arange(size[1]), size[0])
+    itself = loaded.student_codes("judge")
+    due = [(-1, asked.any(axis=1))]
+    due += [(code, asked[:, code] & (student_of != itself[code])) for code in range(size[2])]
+    return _missing(loaded, student_of, compared.reshape(-1, size[2]), due)
+
+
+def _missing(
+    loaded: LoadedRun,
+    student: Codes,
+    judged: npt.NDArray[np.bool_],
+    due: Iterable[tuple[int, npt.NDArray[np.bool_]]],
+) -> tuple[MissingRow, ...]:
+    """Test each judge, -1 for all together, on the answers that are `due`, (A,); `judged` is (A, J)."""
+    from scipy.stats import chi2_contingency
+
     tests = []
-    for judge, due in _due(loaded, scored, student, task):
-        has_score = np.asarray(scored.any(axis=1)) if judge < 0 else scored[:, judge]
-        missing = ~has_score[due]
+    for judge, answers in due:
+        is_judged = np.asarray(judged.any(axis=1)) if judge < 0 else judged[:, judge]
+        missing = ~is_judged[answers]
         counts = np.stack(
-            [np.bincount(student[due], missing == lacks, len(loaded.students)) for lacks in (True, False)]
+            [np.bincount(student[answers], missing == lacks, len(loaded.students)) for lacks in (True, False)]
         )
         present = counts.sum(axis=0) > 0
         if missing.any() and not missing.all() and present.sum() > 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 from coeval.storage.records import Answer, Item, is_failed, is_judgement_of, read_records
 from coeval.storage.run import Run
@@ -96,6 +96,15 @@ def majority(preferences: Iterable[Preference]) -> list[Preference]:
     return rows
 
 
+class Comparison(NamedTuple):
+    """What a judge was asked to compare: the answers of two models, in the order of their names, to an item."""
+
+    datapoint: str
+    model_a: str
+    model_b: str
+    judge: str
+
+
 _NEEDED = ("id", "datapoint_id", "model_a", "model_b", "judge_model_id")
 _Note = Callable[[str, str], None]
 
@@ -106,24 +115,27 @@ def read_verdicts(
     answers: Mapping[str, Answer],
     note: _Note,
     counts: Counter[tuple[str, str, str, str, str, bool]],
-) -> tuple[Preference, ...]:
-    """Read one verdict for each item, pair of models and judge, in that order.
+) -> tuple[tuple[Preference, ...], tuple[Comparison, ...]]:
+    """Read one verdict for each item, pair of models and judge, in that order, and those that failed alone.
 
     `note` is called with the code of what is left out and an example; `counts` of records are added to.
     """
-    latest: dict[tuple[str, str, str, str], Preference] = {}
+    latest: dict[Comparison, Preference] = {}
+    failures: set[Comparison] = set()
     for record in _records(run, note):
         judge, failed = intern(record["judge_model_id"]), is_failed(record)
         counts["pairwise", text_of(record, "task_id"), text_of(record, "teacher_model_id"), "", judge, failed] += 1
+        place = Comparison(record["datapoint_id"], *sorted((record["model_a"], record["model_b"])), judge)
+        if failed:
+            failures.add(place)
         verdict = "FAILED_PAIR" if failed else _verdict(record, judge, items, answers)
         if isinstance(verdict, str):
             note(verdict, record["id"])
             continue
-        place = (*verdict.key, judge)
         if place in latest:
             note("DUPLICATE_PAIR", record["id"])
         latest[place] = verdict
-    return tuple(latest[place] for place in sorted(latest))
+    return tuple(latest[place] for place in sorted(latest)), tuple(sorted(failures - latest.keys()))
 
 
 def _records(run: Run, note: _Note) -> Iterator[dict[str, Any]]:

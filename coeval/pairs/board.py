@@ -27,7 +27,7 @@ from coeval.analysis.students import (
 )
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
 from coeval.analysis.units import LoadedRun, Report, Votes, coded
-from coeval.analysis.variance import OwnItemsRow, verdict_own_items
+from coeval.analysis.variance import MissingRow, OwnItemsRow, missing_verdicts, verdict_own_items
 from coeval.analysis.verdicts import Preference
 from coeval.analysis.votes import leaderboard_of, run_votes
 from coeval.errors import RunInputError
@@ -77,6 +77,7 @@ class PairsReport(Report):
     apart: tuple[tuple[str, str], ...] | None = None
     only_flagged: tuple[str, ...] = ()  # students on whom flagged judges alone voted, so that these preferences count
     own_items: tuple[OwnItemsRow, ...] = ()  # of verdicts
+    missing: tuple[MissingRow, ...] = ()  # verdicts that judges were asked for
 
 
 OVERALL = "overall"
@@ -255,6 +256,7 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
         apart=None if apart is None else tuple(sorted(apart)),
         only_flagged=counted.only_flagged,
         own_items=verdict_own_items(loaded),
+        missing=missing_verdicts(loaded),
     )
 
 

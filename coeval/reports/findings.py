@@ -74,8 +74,8 @@ def own_items_sentences(rows: Sequence[OwnItemsRow]) -> list[str]:
     return sentences
 
 
-def missing_sentences(rows: Sequence[MissingRow]) -> list[str]:
-    """Return whose answers lack scores more often than others', beyond chance."""
+def missing_sentences(rows: Sequence[MissingRow], lacking: str = "score") -> list[str]:
+    """Return whose answers lack scores, or verdicts, more often than others', beyond chance."""
     # Where all judges together left a student's answers out, each of them did: only what one left beyond them is news.
     of_all = {row.student: row.missing for row in rows if not row.judge}
     rows = [row for row in rows if not row.judge or row.missing > of_all.get(row.student, 0)]
@@ -84,19 +84,19 @@ def missing_sentences(rows: Sequence[MissingRow]) -> list[str]:
         if row.judge and row.missing == row.answers:
             unscored.setdefault(row.judge, []).append(row.student)
     sentences = [
-        f"{judge} scored no answer of {_names_text(names)}, of whom other judges alone tell."
+        f"{judge} gave no answer of {_names_text(names)} a {lacking}: of them other judges alone tell."
         for judge, names in unscored.items()
     ]
     rows = [row for row in rows if row.student not in unscored.get(row.judge, [])]
     lacks = [
-        f"{row.judge or 'Every judge'} left {row.missing / row.answers:.0%} of {row.student}'s answers without a score "
-        f"and {row.elsewhere:.0%} of others'"
+        f"{row.judge or 'Every judge'} left {row.missing / row.answers:.0%} of {row.student}'s answers without a "
+        f"{lacking} and {row.elsewhere:.0%} of others'"
         for row in rows[:_MAX_NAMES_LISTED]
     ]
     more = f" ({len(rows) - len(lacks)} more such cases)" if len(rows) > len(lacks) else ""
     if lacks:
         sentences.append(f"{'; '.join(lacks)}: if these are its worst answers or its best, its score is wrong.{more}")
-    if any(not row.judge for row in rows):
+    if lacking == "score" and any(not row.judge for row in rows):
         sentences.append("Differences that answers without any score may explain count as chance.")
     return sentences
 
@@ -211,6 +211,7 @@ def pairs(report: PairsReport) -> list[str]:
     if report.apart is not None and len(overall) > 1:
         sentences = lead_sentences(text, overall, report.apart)
     sentences += [*own_items_sentences(report.own_items), *panel_sentences(report.panel)]
+    sentences += missing_sentences(report.missing, "verdict")
     if len(report.header.judges) == 1:
         sentences.append("One judge alone compared: nobody else tells how far its verdicts can be trusted.")
     seen, flips = sum(row.pairs for row in report.flips), sum(row.flips for row in report.flips)

@@ -23,6 +23,7 @@ from coeval.reports.pieces import (
     frame,
     grid_across,
     grid_of,
+    missing_table,
     name_cell,
     percent,
     table,
@@ -171,6 +172,7 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
         "follows_fit": report.follows_fit,
         "why_none": report.why_none,
         "own_items": table(report.own_items, header),
+        "missing": missing_table(report.missing, header),
         "flips": _flips_table(report.flips, header),
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 from coeval.analysis.distribution import DistributionRow, DriftRow
 from coeval.analysis.tables import Shown, shown_fields
 from coeval.analysis.units import Header
+from coeval.analysis.variance import MissingRow
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 
 # Tables.
@@ -55,6 +56,12 @@ def table(
             column = replace(column, scale=Scale.around(ends, zero))
         columns_of_cells.append((column, cells))
     return Table.of(*columns_of_cells)
+
+
+def missing_table(rows: Iterable[MissingRow], header: Header) -> Table | None:
+    """Return whose answers lack scores or verdicts as a table; None where nobody's do."""
+    judge = Computed(Column("judge", number=False), lambda row: row.judge or Cell("all together", ""))
+    return table(rows, header, (judge, "student", "answers", "missing", "elsewhere", "p_value"))
 
 
 def _cell(row: Any, name: str, style: Shown, header: Header) -> Value:

@@ -20,14 +20,14 @@ from coeval.reports.pieces import (
     grid_across,
     grid_of,
     levels_of,
+    missing_table,
     table,
 )
-from p2l.common.report.tables import Cell, Column, Table
+from p2l.common.report.tables import Column, Table
 
 _MAX_OPEN_TASKS = 4  # tables of tasks that may lie open together
 _MAX_ROWS_OF_OPEN_TASK = 8
 _ITEMS_OF = {"attribute": " of items with attributes"}
-_JUDGE = Computed(Column("judge", number=False), lambda row: row.judge or Cell("all together", ""))
 
 
 def student_context(report: StudentReport) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def student_context(report: StudentReport) -> dict[str, Any]:
         "power": table(report.power, header),
         "variance": table(report.variance, header, ("source", "share", "variance")),
         "own_items": table(report.own_items, header),
-        "missing": table(report.missing, header, (_JUDGE, "student", "answers", "missing", "elsewhere", "p_value")),
+        "missing": missing_table(report.missing, header),
         "labels": table(report.labels, header, labels),
         "label_values": table(report.label_values, header),
     }

@@ -62,6 +62,23 @@ def test_students_who_wrote_all_items_that_are_compared_have_an_advantage_in_com
     assert report.apart == ()
 
 
+def test_verdicts_that_are_missing_by_student_are_told(tmp_path: Path) -> None:
+    run = replace(at_home(0, 0.0), is_compared=True)
+    assert pairs_report(write(tmp_path / "whole", run)).missing == ()
+    worst = np.argsort(run.levels[:, 2].sum(axis=(1, 2)))[:20]
+    run.levels[worst, 2] = -1  # no judge could compare the worst answers of c
+    run.levels[60:] = -1  # nor any of these, whosever they are
+    report = pairs_report(write(tmp_path / "gaps", run))
+    lacking = len({*worst.tolist(), *range(60, 80)})
+    assert [(row.judge, row.student, row.answers, row.missing) for row in report.missing[:1]] == [
+        ("", "c", 80, lacking)
+    ]
+    assert {row.judge for row in report.missing} == {"", "j", "k"}
+    (sentence,) = (each for each in pairs(report) if each.startswith("Every judge left"))
+    assert "of c's answers without a verdict and 25% of others': if these are its worst" in sentence
+    assert pairs_context(report)["missing"] is not None
+
+
 def test_exported_verdicts_have_the_leaderboard_of_the_page(tmp_path: Path) -> None:
     loaded = compared(tmp_path / "run", 1.2, seed=1)
     exported = gather(loaded, PreferenceFilter()).preferences

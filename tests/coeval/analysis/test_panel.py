@@ -234,7 +234,7 @@ def test_a_judge_that_never_scored_a_student_is_told_apart_from_scores_that_are_
     run.levels[:, 2, 1] = -1
     rows = missing_rows(write(tmp_path / "run", run))
     assert [(row.judge, row.student, row.missing) for row in rows] == [("k", "c", 80)]
-    assert missing_sentences(rows) == ["k scored no answer of c, of whom other judges alone tell."]
+    assert missing_sentences(rows) == ["k gave no answer of c a score: of them other judges alone tell."]
 
 
 def test_a_blunt_judge_among_sharp_ones_favours_no_length_where_most_answers_are_low(tmp_path: Path) -> None:
