@@ -17,7 +17,7 @@ from route.providers.base import ProviderError
 from route.request.chat import prompt_of
 from route.request.fields import header_of
 from route.send.charges import Charge
-from route.send.dispatch import UNREAD, Answer, may_have_cost
+from route.send.dispatch import UNREAD, Answer, failed_at_cost
 
 CACHED = "x-p2l-answer-cache"
 """Header of an answer that was kept from an earlier request."""
@@ -134,7 +134,7 @@ async def _keep_later(service: Service, answer: Answer, charges: Sequence[Charge
             try:
                 charge.complete(await charge.pending)
             except ProviderError as error:
-                if not may_have_cost(charge, error):
+                if not failed_at_cost(charge, error):
                     free.append(charge)
     finally:  # also where the router ends and cancels this: what was reserved is booked then
         for charge in charges:

@@ -91,6 +91,8 @@ class ProviderError(Exception):
         self.host = host
         self.has_begun = False
         """Whether the answer broke off after its head, so that the provider may have made some of it."""
+        self.usage: JSON | None = None
+        """What the provider counted of an answer that cannot be used; it charges for that all the same."""
 
 
 SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")

@@ -286,14 +286,20 @@ class OpenAICompatible:
         return {choice.get("index", 0) for choice in chunk["choices"] if choice.get("finish_reason")}
 
     def _completion(self, answer: JSON, *, keeps_functions: bool) -> JSON:
-        choices = answer.get("choices")
+        try:
+            self._check_choices(answer.get("choices"))
+        except ProviderError as error:
+            error.usage = self._transport.understood(usage_in, answer)
+            raise
+        read = partial(cousins.completion, has_think_tags=self._has_think_tags, keeps_functions=keeps_functions)
+        return self._counted(self._transport.understood(read, answer))
+
+    def _check_choices(self, choices: object) -> None:
         if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
             raise self._transport.malformed("an answer without choices")
         self._raise_faults(choices)
         if not all(isinstance(choice.get("message"), dict) for choice in choices):
             raise self._transport.malformed("a choice without a message")
-        read = partial(cousins.completion, has_think_tags=self._has_think_tags, keeps_functions=keeps_functions)
-        return self._counted(self._transport.understood(read, answer))
 
     def _counted(self, answer: JSON) -> JSON:
         """Return an answer or a chunk with its usage in the one form that everybody reads."""

@@ -334,7 +334,7 @@ class Dispatcher:
                 timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=request.stream)
                 result = await call(deployment, outgoing, timeouts, charge)
         except ProviderError as error:
-            cost = self.settle(charge, may_have_cost(charge, error))
+            cost = self.settle(charge, failed_at_cost(charge, error))
             if answer.ceiling is not None:  # it holds for the request, whatever attempts it takes
                 answer.ceiling -= cost
             raise
@@ -544,9 +544,12 @@ class Dispatcher:
             LOGGER.warning("a model refuses such requests", extra={"fields": {"model": deployment.name, **refused}})
 
 
-def may_have_cost(charge: Charge, error: ProviderError) -> bool:
-    """Return whether a failed attempt has to be paid by its tokens, though nobody saw them."""
-    return charge.config.price is not None and (error.fault in _UNSEEN or error.has_begun)
+def failed_at_cost(charge: Charge, error: ProviderError) -> bool:
+    """Return whether a failed attempt has to be paid by its tokens: those the provider told, or that nobody saw."""
+    if error.usage is not None:
+        charge.take_usage({"usage": error.usage})
+    may_be_charged = error.usage is not None or error.fault in _UNSEEN or error.has_begun
+    return charge.config.price is not None and may_be_charged
 
 
 def _count(answer: Answer, chunk: JSON) -> bool:

@@ -345,6 +345,19 @@ def test_what_is_no_completion_is_no_answer(tmp_path: Path, answer: Any) -> None
     run(main)
 
 
+@pytest.mark.parametrize("choices", [[], [{"index": 0, "finish_reason": "error", "error": {"message": "no"}}], [{}]])
+def test_what_a_provider_counted_of_no_answer_is_booked(tmp_path: Path, choices: list[Any]) -> None:
+    answer = {"choices": choices, "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}}
+
+    async def main() -> None:
+        async with scripted(tmp_path, answer, model={"price": {"input": 1.0, "output": 10.0}}) as (router, bodies):
+            assert (await router.ask()).model == "fair"
+            costs = router.service.metrics.cost.labels("good")._value.get()
+            assert costs == pytest.approx(len(bodies) * (10 * 1.0 + 5 * 10.0) / 1e6)
+
+    run(main)
+
+
 @pytest.mark.parametrize("chunk", [{}, {"error": {"message": "no"}}, {"choices": None}, {"choices": [3]}, 3])
 def test_what_is_no_chunk_is_no_stream(tmp_path: Path, chunk: Any) -> None:
     async def main() -> None:
