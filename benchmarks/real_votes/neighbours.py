@@ -8,7 +8,7 @@ Shapes: N votes, U distinct prompts, M models, D dimensions of an embedding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,21 +21,11 @@ from benchmarks.real_votes.parts import Part, mean_loss, of_votes
 from p2l.common.cli import progress
 from p2l.common.files import atomic_path
 from p2l.leaderboard import Prior, fit_labels
-from p2l.training.forecasts import CATEGORY_SD, Forecast, repeated
+from p2l.training.forecasts import Forecast, per_category
 
-__all__ = [
-    "best_setting",
-    "embed",
-    "marginal",
-    "nearest_votes",
-    "neighbours",
-    "per_category",
-    "tuned_neighbours",
-    "tuned_per_category",
-]
+__all__ = ["best_setting", "embed", "nearest_votes", "neighbours", "tuned_neighbours", "tuned_per_category"]
 
 Floats = NDArray[np.float64]
-Labels = NDArray[np.int32]
 DEVIATIONS = (0.1, 0.2, 0.35, 0.5, 1.0)
 """How far a category's or a neighbourhood's leaderboard may be expected from the one of all votes."""
 NEIGHBOUR_DEVIATIONS = (0.2, 0.4, 0.8)
@@ -43,42 +33,6 @@ NEIGHBOUR_VOTES = (300, 1000, 4000)
 MOST_TUNING_PROMPTS = 250
 TOKENS = 128
 _TOKENS_AT_ONCE = 4096
-
-
-def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: str) -> Forecast:
-    """Fit a single leaderboard to the training labels (n, 3) and repeat it for each of `num_votes` votes."""
-    return repeated(fit_labels(train, models=models, likelihood=likelihood, intervals=None), num_votes)
-
-
-def per_category(
-    train: Labels,
-    train_categories: NDArray[np.object_],
-    categories: NDArray[np.object_],
-    models: Sequence[str],
-    likelihood: str,
-    *,
-    sd: float = CATEGORY_SD,
-) -> Forecast:
-    """Fit a leaderboard per category, shrunk towards the overall one, which stands in for categories that are new.
-
-    `train` are the labels (n, 3) of training votes with `train_categories` (n,), `categories` (N,) those of the votes
-    to predict, `sd` the expected distance, in coefficients, between a category's leaderboard and the overall one.
-    """
-    overall = fit_labels(train, models=models, likelihood=likelihood, intervals=None)
-    prior = Prior(coefs=overall.coefs, eta=overall.eta, sd=sd)
-    forecast = repeated(overall, len(categories))
-    forecast = replace(forecast, coefs=forecast.coefs.copy())
-    for category in np.unique(categories):
-        votes = train[train_categories == category]
-        if not len(votes):
-            continue
-        board = fit_labels(votes, models=models, likelihood=likelihood, intervals=None, prior=prior)
-        here = categories == category
-        forecast.coefs[here] = board.coefs
-        for values, value in ((forecast.eta, board.eta), (forecast.gamma, board.gamma)):
-            if values is not None and value is not None:
-                values[here] = value
-    return forecast
 
 
 def best_setting(loss_of: Callable[..., float], *choices: tuple[Any, ...]) -> tuple[Any, ...]:

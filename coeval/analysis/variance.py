@@ -112,22 +112,23 @@ def missing_verdicts(loaded: LoadedRun) -> tuple[MissingRow, ...]:
     """
     if not loaded.failed_verdicts:
         return ()
-    size = (len(loaded.datapoints), len(loaded.students), len(loaded.judges))
-    compared, asked = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+    items, students, judges = (codes_of(names) for names in (loaded.datapoints, loaded.students, loaded.judges))
+    # An answer is that of a student to an item.
+    compared = np.zeros((len(items) * len(students), len(judges)), dtype=bool)
     votes = verdict_votes(loaded)
-    for model in (votes.model_a, votes.model_b):
-        compared[votes.datapoint, model, votes.judge] = True
-    item, student, judge = (codes_of(names) for names in (loaded.datapoints, loaded.students, loaded.judges))
+    for models in (votes.model_a, votes.model_b):
+        compared[votes.datapoint * len(students) + models, votes.judge] = True
+    asked = compared.copy()
     for failure in loaded.failed_verdicts:
         for model in (failure.model_a, failure.model_b):
-            if failure.datapoint in item and model in student and failure.judge in judge:
-                asked[item[failure.datapoint], student[model], judge[failure.judge]] = True
-    asked = (asked | compared).reshape(-1, size[2])
-    student_of = np.tile(np.arange(size[1]), size[0])
+            if failure.datapoint in items and model in students and failure.judge in judges:
+                answer = items[failure.datapoint] * len(students) + students[model]
+                asked[answer, judges[failure.judge]] = True
+    student = np.tile(np.arange(len(students)), len(items))
     itself = loaded.student_codes("judge")
-    due = [(-1, asked.any(axis=1))]
-    due += [(code, asked[:, code] & (student_of != itself[code])) for code in range(size[2])]
-    return _missing(loaded, student_of, compared.reshape(-1, size[2]), due)
+    due = [(-1, np.asarray(asked.any(axis=1)))]
+    due += [(judge, asked[:, judge] & (student != itself[judge])) for judge in range(len(judges))]
+    return _missing(loaded, student, compared, due)
 
 
 def _missing(

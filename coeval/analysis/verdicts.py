@@ -125,13 +125,14 @@ def read_verdicts(
     for record in _records(run, note):
         judge, failed = intern(record["judge_model_id"]), is_failed(record)
         counts["pairwise", text_of(record, "task_id"), text_of(record, "teacher_model_id"), "", judge, failed] += 1
-        place = Comparison(record["datapoint_id"], *sorted((record["model_a"], record["model_b"])), judge)
         if failed:
-            failures.add(place)
+            first, second = sorted((record["model_a"], record["model_b"]))
+            failures.add(Comparison(record["datapoint_id"], first, second, judge))
         verdict = "FAILED_PAIR" if failed else _verdict(record, judge, items, answers)
         if isinstance(verdict, str):
             note(verdict, record["id"])
             continue
+        place = Comparison(*verdict.key, judge)  # whose names are shared by all records
         if place in latest:
             note("DUPLICATE_PAIR", record["id"])
         latest[place] = verdict

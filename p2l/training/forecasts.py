@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2l.common.errors import VoteError
-from p2l.leaderboard import Leaderboard, Prior, fit_table
+from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
 from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.likelihood import Likelihood, counted, get, vote_losses
 from p2l.metrics import ScoredVotes, bootstrap_mean, vote_values
@@ -103,6 +103,14 @@ def chunks(count: int, size: int = _BLOCK) -> Iterator[Ids]:
     return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
 
 
+# One leaderboard for all prompts, and one for each category.
+
+
+def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: str) -> Forecast:
+    """Fit a single leaderboard to the training labels (n, 3) and repeat it for each of `num_votes` votes."""
+    return repeated(fit_labels(train, models=models, likelihood=likelihood, intervals=None), num_votes)
+
+
 def marginal_board(
     votes: ListedVotes, likelihood: str, *, weighted: bool = False, prior: Prior | None = None
 ) -> Leaderboard:
@@ -128,6 +136,37 @@ def marginal_board(
     coefs[rows] = board.coefs
     unknown = np.full(len(coefs), np.nan)
     return replace(board, models=list(models), coefs=coefs, lower=unknown, upper=unknown, votes=None)
+
+
+def per_category(
+    train: Labels,
+    train_categories: NDArray[np.object_],
+    categories: NDArray[np.object_],
+    models: Sequence[str],
+    likelihood: str,
+    *,
+    sd: float = CATEGORY_SD,
+) -> Forecast:
+    """Fit a leaderboard per category, shrunk towards the overall one, which stands in for categories that are new.
+
+    `train` are the labels (n, 3) of training votes with `train_categories` (n,), `categories` (N,) those of the votes
+    to predict, `sd` the expected distance, in coefficients, between a category's leaderboard and the overall one.
+    """
+    overall = fit_labels(train, models=models, likelihood=likelihood, intervals=None)
+    prior = Prior(coefs=overall.coefs, eta=overall.eta, sd=sd)
+    forecast = repeated(overall, len(categories))
+    forecast = replace(forecast, coefs=forecast.coefs.copy())
+    for category in np.unique(categories):
+        votes = train[train_categories == category]
+        if not len(votes):
+            continue
+        board = fit_labels(votes, models=models, likelihood=likelihood, intervals=None, prior=prior)
+        here = categories == category
+        forecast.coefs[here] = board.coefs
+        for values, value in ((forecast.eta, board.eta), (forecast.gamma, board.gamma)):
+            if values is not None and value is not None:
+                values[here] = value
+    return forecast
 
 
 # Whether a trained model reads prompts: its loss on held-out votes beside that of one leaderboard for all prompts.

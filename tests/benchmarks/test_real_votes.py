@@ -6,14 +6,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.real_votes.agreement import agreement, rank_correlation
-from benchmarks.real_votes.neighbours import (
-    best_setting,
-    marginal,
-    nearest_votes,
-    neighbours,
-    per_category,
-    rows_of,
-)
+from benchmarks.real_votes.neighbours import best_setting, nearest_votes, neighbours, rows_of
 from benchmarks.real_votes.parts import (
     Part,
     SidedForecast,
@@ -30,8 +23,7 @@ from benchmarks.real_votes.sets import SETS, arena_votes, make, oasst_votes, spl
 from benchmarks.real_votes.tables import calibration, measure, table
 from benchmarks.real_votes.training import configuration
 from p2l.common.errors import InputError
-from p2l.leaderboard import fit_labels
-from p2l.training.forecasts import Forecast
+from p2l.training.forecasts import Forecast, marginal, per_category
 
 MODELS = ["ant", "bee", "cat"]
 
@@ -61,32 +53,6 @@ def part(prompts: int = 30, each: int = 40) -> Part:
     shown_first = np.where(rng.random(len(place)) < 0.5, 1.0, -1.0)
     texts = [[f"{p}"] for p in range(prompts)]
     return Part(MODELS, labels.astype(np.int32), categories, place, place, texts, shown_first)
-
-
-def labels_of(rng: np.random.Generator, best: int, count: int) -> np.ndarray:
-    """Votes that `best` wins nine times in ten."""
-    other = (best + rng.integers(1, 3, count)) % 3
-    won = rng.random(count) < 0.9
-    return np.stack([np.where(won, best, other), np.where(won, other, best), np.zeros(count, int)], axis=1)
-
-
-def test_the_marginal_forecast_is_the_fit_repeated() -> None:
-    train = labels_of(np.random.default_rng(0), 0, 300)
-    forecast = marginal(train, 5, MODELS, "grk")
-    board = fit_labels(train, models=MODELS, likelihood="grk", intervals=None)
-    np.testing.assert_array_equal(forecast.coefs, np.tile(board.coefs, (5, 1)))
-    assert forecast.eta == pytest.approx(np.full(5, board.eta))
-    assert forecast.gamma is None
-
-
-def test_each_category_has_its_own_best_model_and_a_new_one_gets_the_marginal() -> None:
-    rng = np.random.default_rng(1)
-    train = np.concatenate([labels_of(rng, best, 300) for best in range(3)])
-    seen = np.repeat(np.array(["math", "poetry", "code"], dtype=object), 300)
-    asked = np.array(["code", "math", "law", "poetry"], dtype=object)
-    forecast = per_category(train, seen, asked, MODELS, "grk")
-    assert forecast.coefs.argmax(axis=1)[[0, 1, 3]].tolist() == [2, 0, 1]
-    np.testing.assert_allclose(forecast.coefs[2], marginal(train, 1, MODELS, "grk").coefs[0])
 
 
 def test_two_graded_answers_make_a_vote() -> None:
